@@ -1,0 +1,1 @@
+//! Shared pieces of the benches: message sets and the raw limits the figures are compared with.

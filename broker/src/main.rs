@@ -1,0 +1,3 @@
+//! `epochlog`: the reference broker, the controller, and the tools to look into a store folder.
+
+fn main() {}

@@ -1,0 +1,4 @@
+//! Replication for RocketMQ-style brokers: a master ships epoch-bounded batches of its commit log
+//! to slaves, byte- and wire-compatible with Apache RocketMQ's controller mode.
+//!
+//! Everything that decides is pure; loops around it own sockets, files and clocks.
