@@ -4,5 +4,15 @@
 //! The crate knows no socket, no runtime and no peer: bytes and offsets go in, views come out.
 
 mod position;
+mod properties;
+mod record;
 
 pub use position::{Epoch, EpochEntry, MAX_EPOCH, MAX_OFFSET, Offset};
+pub use properties::{Properties, PropertiesBuilder, PropertyError, java_string_hash};
+pub use record::{
+    BadRecord, BatchError, BatchItem, CheckOptions, EncodeOptions, FILLER_MAGIC, FILLER_MIN_LEN,
+    MAX_BATCH_MESSAGES, MAX_PROPERTIES_LEN, MAX_RECORD_LEN, MAX_TOPIC_LEN, MAX_V1_TOPIC_LEN,
+    MIN_RECORD_LEN, Message, MessageBatch, MessageError, PROPERTY_CRC_LEN, Parsed, PropertyCrc,
+    RECORD_MAGIC_V1, RECORD_MAGIC_V2, Record, RecordError, Stamp, Version, encode_into,
+    encoded_len, message_id, parse as parse_record, sys_flag, write_filler,
+};
