@@ -3,8 +3,14 @@
 //!
 //! Everything that decides is pure; loops around it own sockets, files and clocks.
 
+mod frame;
 mod transport;
 
+pub use frame::{
+    Decoded, FrameError, FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm,
+    JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN, MasterFrameDecoder, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
+    SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TRANSFER_HEADER_LEN, TransferHeader,
+};
 pub use transport::{
     Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, Transport, TransportConfig,
     TransportKind, TransportStats, Window,
