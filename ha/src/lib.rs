@@ -12,6 +12,6 @@ pub use frame::{
     SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TRANSFER_HEADER_LEN, TransferHeader,
 };
 pub use transport::{
-    Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, Transport, TransportConfig,
-    TransportKind, TransportStats, Window,
+    Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, StdTransport, Transport,
+    TransportConfig, TransportKind, TransportStats, Window,
 };

@@ -18,6 +18,14 @@ use std::net::SocketAddr;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+mod socket;
+#[path = "transport/std.rs"]
+mod std_sockets;
+mod table;
+mod wake;
+
+pub use std_sockets::StdTransport;
+
 /// Names one connection of one transport for the life of the process; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(u64);

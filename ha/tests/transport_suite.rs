@@ -1,0 +1,81 @@
+//! One suite, every transport: see `transport/stories.rs` for what is promised.
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test stops at what it did not expect, and its sizes are small"
+)]
+
+#[path = "transport/bed.rs"]
+mod bed;
+#[path = "transport/stories.rs"]
+mod stories;
+
+use bed::{Boxed, Maker};
+use epochlog_ha::{StdTransport, TransportConfig};
+
+struct Std;
+
+impl Maker for Std {
+    fn make(&mut self, config: TransportConfig) -> Boxed {
+        Box::new(StdTransport::new(config).unwrap())
+    }
+}
+
+/// The stories as tests of one implementation.
+macro_rules! suite {
+    ($module:ident, $maker:expr, [$($story:ident),* $(,)?]) => {
+        mod $module {
+            use super::*;
+
+            $(
+                #[test]
+                fn $story() {
+                    stories::$story(&mut $maker);
+                }
+            )*
+
+            #[test]
+            fn heads_and_bodies_of_all_sizes_arrive_in_order() {
+                stories::heads_and_bodies_of_all_sizes_arrive_in_order(&mut $maker, seed());
+            }
+
+            #[test]
+            fn heads_and_bodies_arrive_in_order_with_a_known_seed() {
+                stories::heads_and_bodies_of_all_sizes_arrive_in_order(&mut $maker, 42);
+            }
+        }
+    };
+    ($module:ident, $maker:expr) => {
+        suite!($module, $maker, [
+            echo_with_receives_of_one_byte,
+            half_frames_fill_one_receive,
+            a_receive_may_end_between_its_least_and_its_room,
+            a_window_is_filled_exactly,
+            a_peer_that_stalls_holds_the_send_up,
+            a_reset_in_the_middle_of_a_body_gives_the_buffers_back,
+            closing_one_side_gives_its_own_buffers_back,
+            what_was_sent_before_a_graceful_close_arrives,
+            a_flood_of_small_frames_keeps_its_order,
+            many_connections_do_not_mix,
+            connections_above_the_limit_are_refused,
+            a_refused_connection_is_an_event_that_names_the_peer,
+            closing_a_connection_that_is_not_up_yet_is_allowed,
+            calls_for_an_id_that_is_gone_are_ignored,
+            a_wake_before_the_wait_is_not_lost,
+            a_wake_from_another_thread_ends_the_wait_soon,
+            a_wait_ends_after_its_timeout,
+            dropping_with_everything_pending_is_quick_and_complete,
+            a_second_receive_is_our_own_mistake,
+        ]);
+    };
+}
+
+/// A seed that differs from run to run; stories print it.
+fn seed() -> u64 {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    now.as_nanos() as u64 | 1
+}
+
+suite!(std_sockets, Std);
