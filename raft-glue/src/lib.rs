@@ -1,4 +1,17 @@
 //! The controller of RocketMQ's controller mode on a raft log: it decides who is master in which
 //! epoch, and never carries messages.
 
+mod command;
+mod elect;
+mod group;
 pub mod remoting;
+mod state_machine;
+
+pub use command::{
+    AlterSyncStateSet, Answer, ApplyBrokerId, BROKER_ID_MAX, COMMAND_LIMIT, CleanBrokerData, Code,
+    Command, CommandError, ElectMaster, GroupView, MasterView, RegisterBroker, Report, Reports,
+    ReviewMembers, TEXT_LIMIT, UpdateAddress,
+};
+pub use elect::{Ballot, Choice, Incarnation, choose_first};
+pub use group::{BrokerGroup, EPOCH_MAX, Replica};
+pub use state_machine::{ControllerState, GROUP_LIMIT, REPLICA_LIMIT, REPORTED_EPOCH_MAX};
