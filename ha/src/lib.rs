@@ -3,14 +3,18 @@
 //!
 //! Everything that decides is pure; loops around it own sockets, files and clocks.
 
+mod acks;
 mod frame;
+mod sync_state;
 mod transport;
 
+pub use acks::{AckPolicy, Durability, Ended, PutStatus, UnknownReason, Waiter, Waiters};
 pub use frame::{
     Decoded, FrameError, FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm,
     JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN, MasterFrameDecoder, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
     SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TRANSFER_HEADER_LEN, TransferHeader,
 };
+pub use sync_state::{AckCounted, Joined, Replica, SyncState, SyncStateLimits, SyncStateSet};
 pub use transport::{
     Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, StdTransport, Transport,
     TransportConfig, TransportKind, TransportStats, Window,

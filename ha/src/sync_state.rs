@@ -1,0 +1,385 @@
+//! The master's view of its SyncStateSet: who may be counted on, who must be waited for, and how
+//! far everybody has confirmed.
+//!
+//! Invariants:
+//! - While a change is asked for, or its outcome is unknown, acks and the confirm offset count the
+//!   union of the committed set and every set the controller may have committed meanwhile.
+//! - The master itself is always in the set.
+//! - Proposals are serialised: one in flight, each made from everything known at that moment, so
+//!   two removals never overwrite each other.
+//! - A set and its epoch are one value: a set of an equal or lower epoch changes nothing.
+//! - What a connection says counts only while it is its replica's newest one.
+//! - The confirm offset never falls, and a member that has not acked on a live connection holds it
+//!   where it is.
+//!
+//! Pure: time is an argument in milliseconds of any monotonic clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use epochlog_engine::{MAX_OFFSET, Offset};
+
+use crate::acks::AckPolicy;
+use crate::transport::ConnId;
+
+/// The replicas that hold every acknowledged write, as the controller decided, and the number of
+/// that decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncStateSet {
+    /// Broker ids, the master's own among them.
+    pub members: BTreeSet<u64>,
+    /// Counts the controller's decisions within one group.
+    pub epoch: u32,
+}
+
+/// When members leave the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncStateLimits {
+    /// A member that has not been level with the master for so long leaves; also one that never
+    /// connected. RocketMQ: `haMaxTimeSlaveNotCatchup`.
+    pub not_catch_up_ms: u64,
+    /// A member without a connection leaves after so long: the time it has to come back.
+    pub disconnected_ms: u64,
+}
+
+/// What a replica's handshake meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It had no connection.
+    First,
+    /// It has come back while an older connection still stood: that one is to be closed.
+    Replaces(ConnId),
+    /// It bears the master's own id: two brokers are configured alike. To be closed.
+    OwnId,
+}
+
+/// What became of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckCounted {
+    /// Taken.
+    Yes,
+    /// The connection is not (or no longer) the replica's.
+    Stale,
+    /// The replica begins with bytes of this epoch that this master never sent it: what it holds
+    /// there is a tail it had cut and that came back. It is not counted until it reconnects.
+    NeverSent,
+}
+
+/// One replica as this master knows it, connected or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Its newest connection that finished the handshake.
+    pub connection: Option<ConnId>,
+    /// Never a member (`asyncLearner`).
+    pub learner: bool,
+    /// The newest counted report of that connection.
+    pub ack: Option<Offset>,
+    /// When it was last known to be level with the master.
+    pub caught_up_ms: Option<u64>,
+    /// Bytes up to here went out to it in this epoch.
+    sent: Offset,
+    /// Since when it has had no connection, or has been a member without ever connecting.
+    silent_since_ms: u64,
+    was_connected: bool,
+    suspect: bool,
+}
+
+impl Replica {
+    fn new(now_ms: u64) -> Self {
+        Self {
+            connection: None,
+            learner: false,
+            ack: None,
+            caught_up_ms: None,
+            sent: 0,
+            silent_since_ms: now_ms,
+            was_connected: false,
+            suspect: false,
+        }
+    }
+}
+
+/// The SyncStateSet of one term as master. A new term begins with a new value.
+#[derive(Clone, Debug)]
+pub struct SyncState {
+    self_id: u64,
+    epoch_start: Offset,
+    limits: SyncStateLimits,
+    sent_is_known: bool,
+    committed: SyncStateSet,
+    in_flight: Option<BTreeSet<u64>>,
+    doubtful: BTreeSet<u64>,
+    /// committed ∪ in flight ∪ doubtful ∪ {self}, kept ready for the path of every ack.
+    union: BTreeSet<u64>,
+    replicas: BTreeMap<u64, Replica>,
+    confirm: Offset,
+}
+
+impl SyncState {
+    /// The set at the start of a term whose epoch begins at `epoch_start`, with the confirm offset
+    /// as the log knows it. `served_before` says that an earlier process of this node has already
+    /// shipped bytes of this epoch, so that what was sent to whom is not known any more.
+    pub fn new(
+        self_id: u64,
+        committed: SyncStateSet,
+        epoch_start: Offset,
+        confirm: Offset,
+        served_before: bool,
+        limits: SyncStateLimits,
+        now_ms: u64,
+    ) -> Self {
+        let mut state = Self {
+            self_id,
+            epoch_start,
+            limits,
+            sent_is_known: !served_before,
+            committed,
+            in_flight: None,
+            doubtful: BTreeSet::new(),
+            union: BTreeSet::new(),
+            replicas: BTreeMap::new(),
+            confirm,
+        };
+        state.set_changed(now_ms);
+        state
+    }
+
+    /// The set the controller has committed.
+    pub fn committed(&self) -> &SyncStateSet {
+        &self.committed
+    }
+
+    /// Everyone who is, or may be, in the set: who must have a write before it is acknowledged.
+    pub fn members(&self) -> &BTreeSet<u64> {
+        &self.union
+    }
+
+    /// Every replica that is a member or ever connected in this term.
+    pub fn replicas(&self) -> &BTreeMap<u64, Replica> {
+        &self.replicas
+    }
+
+    /// A connection has finished its handshake in this term.
+    pub fn joined(&mut self, id: u64, connection: ConnId, learner: bool, now_ms: u64) -> Joined {
+        if id == self.self_id {
+            return Joined::OwnId;
+        }
+        let replica = self
+            .replicas
+            .entry(id)
+            .or_insert_with(|| Replica::new(now_ms));
+        let older = replica.connection.replace(connection);
+        replica.learner = learner;
+        replica.ack = None;
+        replica.was_connected = true;
+        replica.suspect = false;
+        match older {
+            Some(older) if older != connection => Joined::Replaces(older),
+            _ => Joined::First,
+        }
+    }
+
+    /// Bytes up to `end` were handed to the connection.
+    pub fn sent(&mut self, id: u64, connection: ConnId, end: Offset) {
+        if let Some(replica) = self.current(id, connection) {
+            replica.sent = replica.sent.max(end);
+        }
+    }
+
+    /// A report came. The first of a connection says where it begins; see [`AckCounted`].
+    pub fn acked(&mut self, id: u64, connection: ConnId, offset: Offset) -> AckCounted {
+        let (known, epoch_start) = (self.sent_is_known, self.epoch_start);
+        let Some(replica) = self.current(id, connection) else {
+            return AckCounted::Stale;
+        };
+        let first = replica.ack.is_none();
+        if first && known && offset > epoch_start && offset > replica.sent {
+            replica.suspect = true;
+        }
+        if replica.suspect {
+            return AckCounted::NeverSent;
+        }
+        replica.ack = Some(replica.ack.map_or(offset, |ack| ack.max(offset)));
+        AckCounted::Yes
+    }
+
+    /// The replica was level with the master at `at_ms`.
+    pub fn caught_up(&mut self, id: u64, connection: ConnId, at_ms: u64) {
+        if let Some(replica) = self.current(id, connection) {
+            replica.caught_up_ms = Some(replica.caught_up_ms.map_or(at_ms, |t| t.max(at_ms)));
+        }
+    }
+
+    /// A connection has ended. Only the replica's newest one makes it silent.
+    pub fn left(&mut self, id: u64, connection: ConnId, now_ms: u64) {
+        if let Some(replica) = self.current(id, connection) {
+            replica.connection = None;
+            replica.ack = None;
+            replica.silent_since_ms = now_ms;
+        }
+    }
+
+    fn current(&mut self, id: u64, connection: ConnId) -> Option<&mut Replica> {
+        self.replicas
+            .get_mut(&id)
+            .filter(|replica| replica.connection == Some(connection))
+    }
+
+    /// Takes over what the controller committed. Returns whether it was newer; a set of an equal or
+    /// lower epoch changes nothing.
+    pub fn commit(&mut self, set: SyncStateSet, now_ms: u64) -> bool {
+        if set.epoch <= self.committed.epoch {
+            return false;
+        }
+        self.committed = set;
+        self.in_flight = None;
+        self.doubtful.clear();
+        self.set_changed(now_ms);
+        true
+    }
+
+    /// The set to ask the controller for, if another one than the committed is right. Its epoch is
+    /// that of the set it is made from, as RocketMQ's alter request carries it. Until the outcome
+    /// is told by [`SyncState::commit`], [`SyncState::proposal_rejected`] or
+    /// [`SyncState::proposal_unknown`] there is no second proposal, and both sets count.
+    pub fn next_proposal(&mut self, now_ms: u64) -> Option<SyncStateSet> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        let wanted = self.wanted(now_ms);
+        // After an unknown outcome the same set is asked for again: the answer settles it.
+        if wanted == self.committed.members && self.doubtful.is_empty() {
+            return None;
+        }
+        self.in_flight = Some(wanted.clone());
+        self.set_changed(now_ms);
+        Some(SyncStateSet {
+            members: wanted,
+            epoch: self.committed.epoch,
+        })
+    }
+
+    /// The controller's leader said no: nothing asked for before is pending any more.
+    pub fn proposal_rejected(&mut self, now_ms: u64) {
+        self.in_flight = None;
+        self.doubtful.clear();
+        self.set_changed(now_ms);
+    }
+
+    /// No answer came: the controller may have committed the proposal. It goes on counting until a
+    /// newer set is committed or a later proposal is rejected, but no longer blocks the next one.
+    pub fn proposal_unknown(&mut self, now_ms: u64) {
+        if let Some(members) = self.in_flight.take() {
+            self.doubtful.extend(members);
+        }
+        self.set_changed(now_ms);
+    }
+
+    fn wanted(&self, now_ms: u64) -> BTreeSet<u64> {
+        let stays = |id: &u64| *id == self.self_id || self.is_level(*id, now_ms);
+        let mut wanted: BTreeSet<u64> = self
+            .committed
+            .members
+            .iter()
+            .copied()
+            .filter(stays)
+            .collect();
+        wanted.insert(self.self_id);
+        wanted.extend(
+            self.replicas
+                .keys()
+                .copied()
+                .filter(|id| self.may_join(*id, now_ms)),
+        );
+        wanted
+    }
+
+    /// Whether a member may stay.
+    fn is_level(&self, id: u64, now_ms: u64) -> bool {
+        let Some(replica) = self.replicas.get(&id) else {
+            return false;
+        };
+        let (since, limit) = match replica.connection {
+            None if replica.was_connected => (replica.silent_since_ms, self.limits.disconnected_ms),
+            None => (replica.silent_since_ms, self.limits.not_catch_up_ms),
+            Some(_) => {
+                let since = replica.caught_up_ms.unwrap_or(replica.silent_since_ms);
+                (
+                    since.max(replica.silent_since_ms),
+                    self.limits.not_catch_up_ms,
+                )
+            }
+        };
+        !replica.learner && now_ms.saturating_sub(since) <= limit
+    }
+
+    /// Whether a replica that is no member may become one.
+    fn may_join(&self, id: u64, now_ms: u64) -> bool {
+        let Some(replica) = self.replicas.get(&id) else {
+            return false;
+        };
+        let level = |at: u64| now_ms.saturating_sub(at) <= self.limits.not_catch_up_ms;
+        !replica.learner
+            && replica.caught_up_ms.is_some_and(level)
+            && replica
+                .ack
+                .is_some_and(|ack| ack >= self.confirm && ack >= self.epoch_start)
+    }
+
+    /// The offset up to which the replicas `policy` asks for have acked, the master's own copy not
+    /// counted; [`MAX_OFFSET`] when none is asked for, 0 when one that is needed has not acked.
+    pub fn acked_by(&self, policy: AckPolicy) -> Offset {
+        match policy {
+            AckPolicy::Local | AckPolicy::Replicas(0 | 1) => MAX_OFFSET,
+            AckPolicy::AllInSync => self.all_in_sync().unwrap_or(0),
+            AckPolicy::Replicas(copies) => self.nth_ack(copies - 1),
+        }
+    }
+
+    /// The lowest ack of all other members; none if one has not acked on a live connection.
+    fn all_in_sync(&self) -> Option<Offset> {
+        self.others()
+            .try_fold(MAX_OFFSET, |low, replica| Some(low.min(replica?.ack?)))
+    }
+
+    /// The `n`-th highest ack among the other members, 0 if there are fewer. Each member counts
+    /// once; learners never.
+    fn nth_ack(&self, n: u32) -> Offset {
+        let acks = || self.others().filter_map(|replica| replica?.ack);
+        // The set has a handful of members: comparing each with each costs no allocation.
+        acks()
+            .filter(|ack| acks().filter(|other| other >= ack).count() >= n as usize)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn others(&self) -> impl Iterator<Item = Option<&Replica>> {
+        self.union
+            .iter()
+            .filter(|id| **id != self.self_id)
+            .map(|id| self.replicas.get(id))
+    }
+
+    /// Raises the confirm offset as far as all members have acked, at most to the master's own
+    /// `end`; without `authority` it stays. Returns it.
+    pub fn advance_confirm(&mut self, end: Offset, authority: bool) -> Offset {
+        if authority && let Some(low) = self.all_in_sync() {
+            self.confirm = self.confirm.max(low.min(end));
+        }
+        self.confirm
+    }
+
+    fn set_changed(&mut self, now_ms: u64) {
+        self.union.clone_from(&self.committed.members);
+        self.union.extend(&self.doubtful);
+        self.union.extend(self.in_flight.iter().flatten());
+        self.union.insert(self.self_id);
+        for id in self.union.iter().filter(|id| **id != self.self_id) {
+            self.replicas
+                .entry(*id)
+                .or_insert_with(|| Replica::new(now_ms));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
