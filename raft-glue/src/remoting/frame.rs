@@ -260,7 +260,7 @@ fn wire_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct JsonHeaderIn {
     code: i32,
@@ -271,20 +271,6 @@ struct JsonHeaderIn {
     remark: Option<String>,
     #[serde(rename = "extFields")]
     ext_fields: Option<BoundedFields>,
-}
-
-impl Default for JsonHeaderIn {
-    fn default() -> Self {
-        Self {
-            code: 0,
-            language: None,
-            version: 0,
-            opaque: 0,
-            flag: 0,
-            remark: None,
-            ext_fields: None,
-        }
-    }
 }
 
 fn json_header(text: &[u8]) -> Result<RemotingCommand, FrameError> {
