@@ -3,10 +3,21 @@
 //!
 //! The crate knows no socket, no runtime and no peer: bytes and offsets go in, views come out.
 
+mod checkpoint;
+mod durable;
+mod epoch_file;
+mod epoch_list;
 mod position;
 mod properties;
 mod record;
+mod state_file;
 
+pub use checkpoint::{
+    CHECKPOINT_FIELDS_LEN, CHECKPOINT_FILE_LEN, CHECKPOINT_FILE_NAME, Checkpoint, CheckpointFile,
+};
+pub use durable::FileError;
+pub use epoch_file::{EPOCH_FILE_NAME, EpochFile, EpochFileError, MAX_EPOCH_FILE_LEN};
+pub use epoch_list::{EpochList, EpochListError, EpochSpan, EpochTextError};
 pub use position::{Epoch, EpochEntry, MAX_EPOCH, MAX_OFFSET, Offset};
 pub use properties::{Properties, PropertiesBuilder, PropertyError, java_string_hash};
 pub use record::{
@@ -15,4 +26,8 @@ pub use record::{
     MIN_RECORD_LEN, Message, MessageBatch, MessageError, PROPERTY_CRC_LEN, Parsed, PropertyCrc,
     RECORD_MAGIC_V1, RECORD_MAGIC_V2, Record, RecordError, Stamp, Version, encode_into,
     encoded_len, message_id, parse as parse_record, sys_flag, write_filler,
+};
+pub use state_file::{
+    CleanStop, STATE_FILE_LEN, STATE_FILE_NAME, STATE_SLOT_LEN, STATE_SLOT_STRIDE, STATE_VERSION,
+    State, StateFile, StateFileError,
 };

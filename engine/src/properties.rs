@@ -151,7 +151,9 @@ pub fn java_string_hash(text: &str) -> i32 {
 mod tests {
     use super::*;
 
-    fn pairs(bytes: &[u8]) -> Vec<(String, String)> {
+    type Pairs = Vec<(String, String)>;
+
+    fn pairs(bytes: &[u8]) -> Pairs {
         Properties::new(bytes)
             .map(|(n, v)| (n.into_owned(), v.into_owned()))
             .collect()
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn reads_as_javas_parser_does() {
-        let cases: &[(&[u8], Vec<(String, String)>)] = &[
+        let cases: &[(&[u8], Pairs)] = &[
             (b"", vec![]),
             (b"\x02\x02", vec![]),
             (b"TAGS\x01A\x02", vec![pair("TAGS", "A")]),

@@ -1,6 +1,11 @@
 //! The byte vectors of the record format: what must come out of the encoder to the last bit, and
 //! what the view reads back from it.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test stops where its own input is wrong"
+)]
+
 use std::net::SocketAddr;
 
 use epochlog_engine::{
