@@ -4,15 +4,21 @@
 //! Everything that decides is pure; loops around it own sockets, files and clocks.
 
 mod acks;
+mod batch;
 mod frame;
+mod handshake;
 mod sync_state;
 mod transport;
 
 pub use acks::{AckPolicy, Durability, Ended, PutStatus, UnknownReason, Waiter, Waiters};
+pub use batch::{Batch, CursorError, LogBounds, TransferCursor};
 pub use frame::{
     Decoded, FrameError, FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm,
     JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN, MasterFrameDecoder, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
     SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TRANSFER_HEADER_LEN, TransferHeader,
+};
+pub use handshake::{
+    ConsistentPoint, Decision, MasterSide, Refusal, SlaveSide, Why, decide, find_consistent_point,
 };
 pub use sync_state::{AckCounted, Joined, Replica, SyncState, SyncStateLimits, SyncStateSet};
 pub use transport::{

@@ -337,6 +337,12 @@ fn illegal_fields_of_a_master_are_refused_with_their_name() {
             .unwrap_err();
         assert!(refused.to_string().contains(expect), "{refused} / {expect}");
     }
+}
+
+#[test]
+fn illegal_fields_of_a_transfer_frame_are_refused_with_their_name() {
+    let neg = |v: i64| v.to_be_bytes();
+    let answer = hex(ANSWER);
     let data = hex(DATA);
     let cases: &[(Vec<u8>, &str)] = &[
         (

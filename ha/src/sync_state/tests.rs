@@ -180,7 +180,7 @@ fn a23_a_set_of_an_equal_or_lower_epoch_changes_nothing() {
 }
 
 #[test]
-fn e19_the_end_of_an_older_connection_does_not_remove_its_replica() {
+fn the_end_of_an_older_connection_does_not_remove_its_replica() {
     let mut s = state(&[1, 2]);
     level(&mut s, 2, 100, 0);
     assert_eq!(s.joined(2, conn(21), false, 10), Joined::Replaces(conn(20)));
@@ -193,7 +193,7 @@ fn e19_the_end_of_an_older_connection_does_not_remove_its_replica() {
 }
 
 #[test]
-fn e20_a_rejected_proposal_leaves_no_trace() {
+fn a_rejected_proposal_leaves_no_trace() {
     let mut s = state(&[1]);
     level(&mut s, 2, 50, 0);
     s.next_proposal(1).unwrap();
@@ -240,7 +240,7 @@ fn a_replica_joins_when_level_above_confirm_and_epoch_start() {
 }
 
 #[test]
-fn e26_copies_are_counted_once_per_member() {
+fn copies_are_counted_once_per_member() {
     let mut s = state(&[1, 2, 3, 4]);
     level(&mut s, 2, 300, 0);
     level(&mut s, 3, 300, 0);
