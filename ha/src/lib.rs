@@ -22,6 +22,7 @@ pub use handshake::{
 };
 pub use sync_state::{AckCounted, Joined, Replica, SyncState, SyncStateLimits, SyncStateSet};
 pub use transport::{
-    Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, StdTransport, Transport,
-    TransportConfig, TransportKind, TransportStats, Window,
+    Body, Close, CloseReason, ConnId, Event, FrameBytes, OpenError, RecvInto, RingRefused,
+    StdTransport, TokioUringTransport, Transport, TransportConfig, TransportKind, TransportStats,
+    UringTransport, Window,
 };

@@ -18,13 +18,19 @@ use std::net::SocketAddr;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+mod kind;
 mod socket;
 #[path = "transport/std.rs"]
 mod std_sockets;
 mod table;
+mod tokio_uring;
+mod uring;
 mod wake;
 
+pub use self::tokio_uring::TokioUringTransport;
+pub use kind::{OpenError, TransportKind};
 pub use std_sockets::StdTransport;
+pub use uring::{RingRefused, UringTransport};
 
 /// Names one connection of one transport for the life of the process; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,7 +57,7 @@ impl fmt::Display for ConnId {
 ///
 /// The transport asks for the bytes once per operation, after it has put the value where it
 /// will stay, and drops the value when the kernel can no longer read them.
-pub trait Body: Send + 'static {
+pub trait Body: Send + Sync + 'static {
     /// The same bytes at the same address on every call, unchanged as long as `self` is alive
     /// and not moved.
     fn bytes(&self) -> &[u8];
@@ -373,18 +379,4 @@ pub trait Transport<W: Window, B: Body>: Send {
 
     /// `"uring"`, `"tokio-uring"`, `"std"` or `"sim"`.
     fn name(&self) -> &'static str;
-}
-
-/// Which implementation to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TransportKind {
-    /// `Uring`, or `Std` with one warning when the ring is refused.
-    #[default]
-    Auto,
-    /// The raw ring: zero-copy sends, receives in place.
-    Uring,
-    /// tokio-uring on a thread of its own: receives in place, plain sends.
-    TokioUring,
-    /// Nonblocking sockets and epoll; works where io_uring is refused.
-    Std,
 }

@@ -11,13 +11,29 @@ mod bed;
 mod stories;
 
 use bed::{Boxed, Maker};
-use epochlog_ha::{StdTransport, TransportConfig};
+use epochlog_ha::{StdTransport, TokioUringTransport, TransportConfig, UringTransport};
 
 struct Std;
 
 impl Maker for Std {
     fn make(&mut self, config: TransportConfig) -> Boxed {
         Box::new(StdTransport::new(config).unwrap())
+    }
+}
+
+struct Uring;
+
+impl Maker for Uring {
+    fn make(&mut self, config: TransportConfig) -> Boxed {
+        Box::new(UringTransport::new(config).unwrap())
+    }
+}
+
+struct TokioUring;
+
+impl Maker for TokioUring {
+    fn make(&mut self, config: TransportConfig) -> Boxed {
+        Box::new(TokioUringTransport::new(config).unwrap())
     }
 }
 
@@ -79,3 +95,5 @@ fn seed() -> u64 {
 }
 
 suite!(std_sockets, Std);
+suite!(raw_ring, Uring);
+suite!(tokio_uring, TokioUring);

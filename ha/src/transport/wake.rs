@@ -23,8 +23,19 @@ pub(super) struct EventFdWake {
 }
 
 impl EventFdWake {
+    /// For a loop that polls the eventfd and then calls [`Self::drain`].
     pub(super) fn new() -> io::Result<Self> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Self::with_flags(EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+    }
+
+    /// For a loop that has a read of the eventfd in a ring; such a read would fail at once on a
+    /// nonblocking descriptor.
+    pub(super) fn for_ring() -> io::Result<Self> {
+        Self::with_flags(EventfdFlags::CLOEXEC)
+    }
+
+    fn with_flags(flags: EventfdFlags) -> io::Result<Self> {
+        let fd = eventfd(0, flags)?;
         Ok(Self {
             state: AtomicU8::new(AWAKE),
             writes: AtomicU64::new(0),
@@ -62,8 +73,10 @@ impl EventFdWake {
 
     fn write(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
+        // Any count but 0 will do, so its byte order does not matter.
         // The counter being full (EAGAIN) means that the loop is being woken already.
-        while rustix::io::write(&self.fd, &1u64.to_ne_bytes()) == Err(rustix::io::Errno::INTR) {}
+        // Any count but 0 will do, so its byte order does not matter.
+        while rustix::io::write(&self.fd, &1u64.to_le_bytes()) == Err(rustix::io::Errno::INTR) {}
     }
 }
 
