@@ -279,8 +279,18 @@ fn either_line_end_is_read_and_a_crc_of_zero_is_not_checked() {
     }
 }
 
+fn assert_decode_fails(cases: &[(&str, EpochTextError)]) {
+    for (text, expected) in cases {
+        assert_eq!(
+            EpochList::decode(text.as_bytes()).as_ref(),
+            Err(expected),
+            "{text:?}"
+        );
+    }
+}
+
 #[test]
-fn what_is_wrong_with_a_text_is_said_by_line() {
+fn what_is_wrong_with_the_first_two_lines_is_said() {
     let count = || EpochTextError::Line {
         line: 1,
         expected: "the number of entries",
@@ -289,12 +299,7 @@ fn what_is_wrong_with_a_text_is_said_by_line() {
         line: 2,
         expected: "the CRC of the entries",
     };
-    let shape = |line| EpochTextError::Line {
-        line,
-        expected: "epoch-start in decimal digits",
-    };
-    let order = |last, next| EpochListError::Order { last, next };
-    let cases: &[(&str, EpochTextError)] = &[
+    assert_decode_fails(&[
         ("", count()),
         ("\n", count()),
         ("2", count()),
@@ -332,6 +337,20 @@ fn what_is_wrong_with_a_text_is_said_by_line() {
                 computed: 1_725_254_278,
             },
         ),
+    ]);
+}
+
+#[test]
+fn what_is_wrong_with_an_entry_is_said_by_line() {
+    let shape = |line| EpochTextError::Line {
+        line,
+        expected: "epoch-start in decimal digits",
+    };
+    let order = |line, last, next| EpochTextError::Entry {
+        line,
+        source: EpochListError::Order { last, next },
+    };
+    assert_decode_fails(&[
         ("1\n0\n1\n", shape(3)),
         ("1\n0\n1-\n", shape(3)),
         ("1\n0\n-0\n", shape(3)),
@@ -339,20 +358,8 @@ fn what_is_wrong_with_a_text_is_said_by_line() {
         ("1\n0\n1--5\n", shape(3)),
         ("1\n0\n 1-0\n", shape(3)),
         ("1\n0\n4294967296-0\n", shape(3)),
-        (
-            "2\n0\n3-0\n2-5\n",
-            EpochTextError::Entry {
-                line: 4,
-                source: order(entry(3, 0), entry(2, 5)),
-            },
-        ),
-        (
-            "2\n0\n2-5\n3-4\n",
-            EpochTextError::Entry {
-                line: 4,
-                source: order(entry(2, 5), entry(3, 4)),
-            },
-        ),
+        ("2\n0\n3-0\n2-5\n", order(4, entry(3, 0), entry(2, 5))),
+        ("2\n0\n2-5\n3-4\n", order(4, entry(2, 5), entry(3, 4))),
         (
             "1\n0\n2147483648-0\n",
             EpochTextError::Entry {
@@ -360,14 +367,7 @@ fn what_is_wrong_with_a_text_is_said_by_line() {
                 source: EpochListError::Range(entry(1 << 31, 0)),
             },
         ),
-    ];
-    for (text, expected) in cases {
-        assert_eq!(
-            EpochList::decode(text.as_bytes()).as_ref(),
-            Err(expected),
-            "{text:?}"
-        );
-    }
+    ]);
 }
 
 fn any_list() -> impl Strategy<Value = EpochList> {

@@ -1,17 +1,12 @@
 //! The byte vectors of the record format: what must come out of the encoder to the last bit, and
 //! what the view reads back from it.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test stops where its own input is wrong"
-)]
-
-use std::net::SocketAddr;
-
 use epochlog_engine::{
-    CheckOptions, EncodeOptions, FILLER_MAGIC, Message, Parsed, PropertyCrc, Record, RecordError,
-    Stamp, Version, encode_into, encoded_len, message_id, parse_record, write_filler,
+    CheckOptions, FILLER_MAGIC, Parsed, RecordError, Version, message_id, parse_record,
+    write_filler,
 };
+
+use crate::{REQUIRE_CRC, WITH_CRC, WITHOUT_CRC, address, encode, hello, record};
 
 const HELLO: &str = "
     00 00 00 68 da a3 20 a7 36 10 a6 86 00 00 00 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
@@ -23,63 +18,10 @@ const HELLO_PROPERTY_CRC_TAIL: &str = "
     68 65 6c 6c 6f 01 54 00 1b 54 41 47 53 01 41 02 5f 5f 43 52 43 33 32 23 01 32 30 38 34 39 33 36
     39 33 31 02";
 
-const WITH_CRC: EncodeOptions = EncodeOptions {
-    append_property_crc: true,
-};
-const WITHOUT_CRC: EncodeOptions = EncodeOptions {
-    append_property_crc: false,
-};
-const REQUIRE_CRC: CheckOptions = CheckOptions {
-    body_crc: true,
-    property_crc: PropertyCrc::Require,
-    nul_bytes: true,
-};
-
 fn hex(text: &str) -> Vec<u8> {
     text.split_whitespace()
         .map(|byte| u8::from_str_radix(byte, 16).unwrap())
         .collect()
-}
-
-fn address(text: &str) -> SocketAddr {
-    text.parse().unwrap()
-}
-
-fn hello() -> Message<'static> {
-    Message {
-        topic: "T",
-        queue_id: 3,
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp_ms: 1_700_000_000_000,
-        born_host: address("10.0.0.1:40000"),
-        store_host: address("10.0.0.2:10911"),
-        reconsume_times: 0,
-        prepared_transaction_offset: 0,
-        body: b"hello",
-        properties: b"TAGS\x01A\x02",
-    }
-}
-
-fn stamp() -> Stamp {
-    Stamp {
-        queue_offset: 0,
-        physical_offset: 0,
-        store_timestamp_ms: 1_700_000_000_123,
-    }
-}
-
-fn encode(message: &Message<'_>, options: EncodeOptions) -> Vec<u8> {
-    let mut out = vec![0xEE; encoded_len(message, options).unwrap()];
-    encode_into(&mut out, message, stamp(), options).unwrap();
-    out
-}
-
-fn record(bytes: &[u8], check: CheckOptions) -> Record<'_> {
-    match parse_record(bytes, 0, 1 << 20, check) {
-        Ok(Parsed::Message(record)) => record,
-        other => panic!("not a record: {other:?}"),
-    }
 }
 
 #[test]
