@@ -7,6 +7,8 @@ mod acks;
 mod batch;
 mod frame;
 mod handshake;
+mod master;
+mod slave;
 mod sync_state;
 mod transport;
 
@@ -20,7 +22,13 @@ pub use frame::{
 pub use handshake::{
     ConsistentPoint, Decision, MasterSide, Refusal, SlaveSide, Why, decide, find_consistent_point,
 };
-pub use sync_state::{AckCounted, Joined, Replica, SyncState, SyncStateLimits, SyncStateSet};
+pub use master::{
+    Heard, MasterClose, MasterConnection, MasterConnectionConfig, MasterLog, MasterSend,
+};
+pub use slave::{
+    Joined, Lookback, SlaveAction, SlaveClose, SlaveConnection, SlaveConnectionConfig,
+};
+pub use sync_state::{AckCounted, Joining, Replica, SyncState, SyncStateLimits, SyncStateSet};
 pub use transport::{
     Body, Close, CloseReason, ConnId, Event, FrameBytes, OpenError, RecvInto, RingRefused,
     StdTransport, TokioUringTransport, Transport, TransportConfig, TransportKind, TransportStats,

@@ -43,7 +43,7 @@ pub struct SyncStateLimits {
 
 /// What a replica's handshake meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joined {
+pub enum Joining {
     /// It had no connection.
     First,
     /// It has come back while an older connection still stood: that one is to be closed.
@@ -159,9 +159,9 @@ impl SyncState {
     }
 
     /// A connection has finished its handshake in this term.
-    pub fn joined(&mut self, id: u64, connection: ConnId, learner: bool, now_ms: u64) -> Joined {
+    pub fn joined(&mut self, id: u64, connection: ConnId, learner: bool, now_ms: u64) -> Joining {
         if id == self.self_id {
-            return Joined::OwnId;
+            return Joining::OwnId;
         }
         let replica = self
             .replicas
@@ -173,8 +173,8 @@ impl SyncState {
         replica.was_connected = true;
         replica.suspect = false;
         match older {
-            Some(older) if older != connection => Joined::Replaces(older),
-            _ => Joined::First,
+            Some(older) if older != connection => Joining::Replaces(older),
+            _ => Joining::First,
         }
     }
 

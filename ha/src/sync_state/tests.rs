@@ -114,7 +114,7 @@ fn a10_a_new_connection_counts_as_unknown_not_as_zero() {
     let mut s = state(&[1, 2]);
     level(&mut s, 2, 5000, 0);
     assert_eq!(s.advance_confirm(9000, true), 5000);
-    assert_eq!(s.joined(2, conn(21), false, 1), Joined::Replaces(conn(20)));
+    assert_eq!(s.joined(2, conn(21), false, 1), Joining::Replaces(conn(20)));
     assert_eq!(s.advance_confirm(9000, true), 5000);
     assert_eq!(s.acked_by(AckPolicy::AllInSync), 0, "not satisfied either");
     assert_eq!(s.acked(2, conn(21), 0), AckCounted::Yes);
@@ -183,7 +183,10 @@ fn a23_a_set_of_an_equal_or_lower_epoch_changes_nothing() {
 fn the_end_of_an_older_connection_does_not_remove_its_replica() {
     let mut s = state(&[1, 2]);
     level(&mut s, 2, 100, 0);
-    assert_eq!(s.joined(2, conn(21), false, 10), Joined::Replaces(conn(20)));
+    assert_eq!(
+        s.joined(2, conn(21), false, 10),
+        Joining::Replaces(conn(20))
+    );
     s.acked(2, conn(21), 100);
     s.left(2, conn(20), 11);
     assert_eq!(s.acked(2, conn(20), 500), AckCounted::Stale);
@@ -274,7 +277,7 @@ fn a32_a_first_report_of_bytes_never_sent_does_not_count() {
 
 #[test]
 fn a_replica_with_the_masters_own_id_is_refused() {
-    assert_eq!(state(&[1]).joined(1, conn(9), false, 0), Joined::OwnId);
+    assert_eq!(state(&[1]).joined(1, conn(9), false, 0), Joining::OwnId);
 }
 
 proptest! {

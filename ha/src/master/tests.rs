@@ -1,0 +1,351 @@
+//! Scripts of one connection.
+
+use epochlog_engine::EpochEntry;
+
+use super::*;
+
+const CONFIG: MasterConnectionConfig = MasterConnectionConfig {
+    transfer_batch_size: 100,
+    heartbeat_interval_ms: 5000,
+    housekeeping_interval_ms: 20_000,
+    handshake_wait_ms: 15_000,
+    answer_form: HandshakeAnswerForm::Short,
+};
+
+fn list(entries: &[(Epoch, Offset)]) -> EpochList {
+    let entries = entries.iter().map(|(epoch, start)| EpochEntry {
+        epoch: *epoch,
+        start: *start,
+    });
+    EpochList::from_entries(entries.collect()).unwrap()
+}
+
+fn log(epochs: &EpochList, min: Offset, end: Offset) -> MasterLog<'_> {
+    let bounds = LogBounds {
+        min,
+        end,
+        segment_size: 1000,
+    };
+    MasterLog {
+        epochs,
+        bounds,
+        confirm: min,
+        serving: Some(1),
+    }
+}
+
+fn handshake(id: u64) -> FrameFromSlave {
+    FrameFromSlave::Handshake(SlaveHandshake {
+        sync_from_last_file: false,
+        async_learner: false,
+        identity: SlaveIdentity::BrokerId(id),
+    })
+}
+
+/// A connection whose handshake is answered.
+fn answered(log: &MasterLog<'_>) -> MasterConnection {
+    let mut c = MasterConnection::new(CONFIG, 0);
+    assert_eq!(c.frame(handshake(2), log), Ok(Heard::Nothing));
+    assert!(matches!(
+        c.next_send(log, 0),
+        Ok(Some(MasterSend::Handshake(_)))
+    ));
+    c.sent();
+    c
+}
+
+fn started(log: &MasterLog<'_>, offset: Offset) -> MasterConnection {
+    let mut c = answered(log);
+    assert_eq!(
+        c.frame(FrameFromSlave::Report(offset), log),
+        Ok(Heard::Started { offset })
+    );
+    c
+}
+
+fn batch(c: &mut MasterConnection, log: &MasterLog<'_>, now: u64) -> Option<(Offset, u32, Epoch)> {
+    match c.next_send(log, now).unwrap()? {
+        MasterSend::Transfer(head, batch) => {
+            assert_eq!(
+                (head.offset, head.body_len),
+                (Some(batch.offset), batch.len)
+            );
+            assert_eq!(
+                (head.epoch, head.epoch_start),
+                (batch.epoch.epoch, batch.epoch.start)
+            );
+            c.sent();
+            Some((batch.offset, batch.len, batch.epoch.epoch))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_from_handshake_to_heartbeat() {
+    let epochs = list(&[(1, 0), (2, 150)]);
+    let l = log(&epochs, 0, 250);
+    let mut c = MasterConnection::new(CONFIG, 0);
+    assert_eq!(c.next_send(&l, 0), Ok(None), "nothing before the handshake");
+    c.frame(handshake(2), &l).unwrap();
+    assert_eq!((c.broker_id(), c.is_learner()), (Some(2), false));
+    let answer = HandshakeAnswer::encode(250, epochs.entries(), CONFIG.answer_form).unwrap();
+    assert_eq!(c.next_send(&l, 0), Ok(Some(MasterSend::Handshake(answer))));
+    assert_eq!(c.next_send(&l, 0), Ok(None), "one send in flight");
+    c.sent();
+    assert_eq!(
+        c.next_send(&l, 9000),
+        Ok(None),
+        "nothing before the first report"
+    );
+    assert_eq!(
+        c.frame(FrameFromSlave::Report(50), &l),
+        Ok(Heard::Started { offset: 50 })
+    );
+    assert_eq!(batch(&mut c, &l, 9000), Some((50, 100, 1)));
+    assert_eq!(batch(&mut c, &l, 9000), Some((150, 100, 2)));
+    assert_eq!(batch(&mut c, &l, 9001), None);
+    assert_eq!(c.next_due_ms(), 14_000);
+    assert_eq!(c.next_send(&l, 13_999), Ok(None));
+    match c.next_send(&l, 14_000).unwrap() {
+        Some(MasterSend::Heartbeat(head)) => {
+            assert_eq!((head.offset, head.body_len, head.epoch), (Some(250), 0, 2));
+        }
+        other => panic!("{other:?}"),
+    }
+    c.sent();
+    assert_eq!(
+        c.frame(FrameFromSlave::Report(250), &l),
+        Ok(Heard::Acked { offset: 250 })
+    );
+    assert_eq!(c.ack(), Some(250));
+}
+
+#[test]
+fn a09_an_epoch_closed_while_connected_bounds_the_next_frame() {
+    let old = list(&[(1, 0)]);
+    let mut c = started(&log(&old, 0, 100), 0);
+    assert_eq!(batch(&mut c, &log(&old, 0, 100), 1), Some((0, 100, 1)));
+    let new = list(&[(1, 0), (2, 150)]);
+    let l = log(&new, 0, 300);
+    assert_eq!(batch(&mut c, &l, 2), Some((100, 50, 1)));
+    assert_eq!(batch(&mut c, &l, 3), Some((150, 100, 2)));
+}
+
+#[test]
+fn a_handshake_waits_until_the_role_is_durable() {
+    let epochs = list(&[(1, 0)]);
+    let held = MasterLog {
+        serving: None,
+        ..log(&epochs, 0, 0)
+    };
+    let mut c = MasterConnection::new(CONFIG, 0);
+    c.frame(handshake(2), &held).unwrap();
+    c.heard(10_000);
+    assert_eq!(c.next_send(&held, 10_000), Ok(None));
+    assert_eq!(c.tick(15_000), Ok(()));
+    assert_eq!(c.next_due_ms(), 15_001);
+    assert_eq!(
+        c.tick(15_001),
+        Err(MasterClose::NotMaster { waited_ms: 15_001 })
+    );
+    assert!(c.next_send(&log(&epochs, 0, 0), 15_001).unwrap().is_some());
+}
+
+#[test]
+fn a_repeated_handshake_is_ignored_before_the_first_report_only() {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 0, 100);
+    let mut c = MasterConnection::new(CONFIG, 0);
+    c.frame(handshake(2), &l).unwrap();
+    assert_eq!(c.frame(handshake(2), &l), Ok(Heard::Nothing));
+    c.next_send(&l, 0).unwrap().unwrap();
+    c.sent();
+    assert_eq!(c.frame(handshake(2), &l), Ok(Heard::Nothing));
+    assert_eq!(c.next_send(&l, 0), Ok(None), "and not answered again");
+    assert_eq!(
+        c.clone().frame(handshake(3), &l),
+        Err(MasterClose::SecondHandshake)
+    );
+    c.frame(FrameFromSlave::Report(100), &l).unwrap();
+    assert_eq!(c.frame(handshake(2), &l), Err(MasterClose::SecondHandshake));
+}
+
+#[test]
+fn e08_the_first_report_must_lie_inside_the_log() {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 1000, 2500);
+    let first = |offset| answered(&l).frame(FrameFromSlave::Report(offset), &l);
+    assert_eq!(
+        first(999),
+        Err(MasterClose::StartsBelowMin {
+            offset: 999,
+            min: 1000
+        })
+    );
+    assert_eq!(
+        first(2501),
+        Err(MasterClose::StartsPastEnd {
+            offset: 2501,
+            end: 2500
+        })
+    );
+    let max = epochlog_engine::MAX_OFFSET;
+    assert_eq!(
+        first(max),
+        Err(MasterClose::StartsPastEnd {
+            offset: max,
+            end: 2500
+        })
+    );
+    for offset in [0, 1000, 2500] {
+        assert_eq!(first(offset), Ok(Heard::Started { offset }));
+    }
+    let mut fresh = MasterConnection::new(CONFIG, 0);
+    let early = fresh.frame(FrameFromSlave::Report(0), &l);
+    assert_eq!(early, Err(MasterClose::ReportTooEarly { offset: 0 }));
+    fresh.frame(handshake(2), &l).unwrap();
+    let early = fresh.frame(FrameFromSlave::Report(1000), &l);
+    assert_eq!(early, Err(MasterClose::ReportTooEarly { offset: 1000 }));
+}
+
+#[test]
+fn a_new_replica_begins_at_the_first_offset_or_the_last_file() {
+    let epochs = list(&[(1, 0)]);
+    for (last_file, min, end, expect) in [
+        (false, 1000, 2500, 1000),
+        (true, 1000, 2500, 2000),
+        (true, 0, 500, 0),
+        (true, 2000, 2000, 2000),
+        (false, 0, 0, 0),
+    ] {
+        let l = log(&epochs, min, end);
+        let mut c = MasterConnection::new(CONFIG, 0);
+        let hello = SlaveHandshake {
+            sync_from_last_file: last_file,
+            async_learner: true,
+            identity: SlaveIdentity::BrokerId(9),
+        };
+        c.frame(FrameFromSlave::Handshake(hello), &l).unwrap();
+        assert!(c.is_learner());
+        c.next_send(&l, 0).unwrap().unwrap();
+        c.frame(FrameFromSlave::Report(0), &l).unwrap();
+        assert_eq!(
+            c.cursor().unwrap().next(),
+            expect,
+            "{last_file} {min} {end}"
+        );
+    }
+}
+
+#[test]
+fn a05_an_ack_of_bytes_not_sent_closes_and_counts_nothing() {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 0, 150);
+    let mut c = started(&l, 0);
+    assert_eq!(batch(&mut c, &l, 0), Some((0, 100, 1)));
+    let forged = c.clone().frame(FrameFromSlave::Report(1 << 40), &l);
+    assert_eq!(
+        forged,
+        Err(MasterClose::AckNotSent {
+            offset: 1 << 40,
+            sent: 100
+        })
+    );
+    // Inside the log, but not sent to this connection.
+    let ahead = c.frame(FrameFromSlave::Report(101), &l);
+    assert_eq!(
+        ahead,
+        Err(MasterClose::AckNotSent {
+            offset: 101,
+            sent: 100
+        })
+    );
+    assert_eq!(c.ack(), Some(0));
+    assert_eq!(
+        c.frame(FrameFromSlave::Report(100), &l),
+        Ok(Heard::Acked { offset: 100 })
+    );
+    // After a cut the log's own end is the limit.
+    let cut = log(&epochs, 0, 60);
+    let stale = c.frame(FrameFromSlave::Report(100), &cut);
+    assert_eq!(
+        stale,
+        Err(MasterClose::AckNotSent {
+            offset: 100,
+            sent: 60
+        })
+    );
+    let fell = c.frame(FrameFromSlave::Report(99), &l);
+    assert_eq!(
+        fell,
+        Err(MasterClose::AckFell {
+            offset: 99,
+            before: 100
+        })
+    );
+    assert_eq!(
+        c.frame(FrameFromSlave::Report(100), &l),
+        Ok(Heard::Acked { offset: 100 })
+    );
+}
+
+#[test]
+fn a26_an_idle_pair_lives_and_a_silent_peer_does_not() {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 0, 100);
+    let mut c = started(&l, 100);
+    let mut beats = 0;
+    for now in (0..=60_000).step_by(500) {
+        if now % 5000 == 0 {
+            c.heard(now);
+            c.frame(FrameFromSlave::Report(100), &l).unwrap();
+        }
+        assert_eq!(c.tick(now), Ok(()));
+        if c.next_send(&l, now).unwrap().is_some() {
+            beats += 1;
+            c.sent();
+        }
+    }
+    assert_eq!(beats, 12);
+    assert_eq!(c.tick(80_000), Ok(()));
+    assert_eq!(
+        c.tick(80_001),
+        Err(MasterClose::Silent { silent_ms: 20_001 })
+    );
+}
+
+#[test]
+fn a_position_deleted_or_cut_away_ends_the_connection() {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 0, 100);
+    let mut c = started(&l, 50);
+    let gone = c.clone().next_send(&log(&epochs, 60, 100), 0).unwrap_err();
+    assert_eq!(gone, CursorError::BelowMin { next: 50, min: 60 }.into());
+    let cut = c.clone().next_send(&log(&epochs, 0, 40), 0).unwrap_err();
+    assert_eq!(cut, CursorError::PastEnd { next: 50, end: 40 }.into());
+    let late = list(&[(2, 60)]);
+    let none = c.next_send(&log(&late, 0, 100), 0).unwrap_err();
+    assert_eq!(none, CursorError::NoEpoch { next: 50 }.into());
+}
+
+#[test]
+fn a_slave_that_never_reaches_the_moving_end_still_proves_when_it_was_level() {
+    let epochs = list(&[(1, 0)]);
+    let mut c = started(&log(&epochs, 0, 100), 0);
+    assert_eq!(c.level_at(100, 10), None);
+    let l = log(&epochs, 0, 200);
+    while batch(&mut c, &l, 20).is_some() {}
+    c.frame(FrameFromSlave::Report(99), &l).unwrap();
+    assert_eq!(c.level_at(200, 30), None);
+    c.frame(FrameFromSlave::Report(150), &l).unwrap();
+    assert_eq!(c.level_at(200, 40), Some(10), "100 was the end at 10");
+    c.frame(FrameFromSlave::Report(199), &l).unwrap();
+    assert_eq!(c.level_at(300, 50), None);
+    c.frame(FrameFromSlave::Report(200), &l).unwrap();
+    assert_eq!(c.level_at(300, 60), Some(40));
+    assert_eq!(c.level_at(200, 70), Some(70), "level now");
+    // Sent is not acked: a stalled slave does not count as level.
+    assert_eq!(c.level_at(250, 80), None);
+    assert_eq!(c.level_at(250, 50_000), None);
+}

@@ -1,0 +1,550 @@
+//! The slave's side of its one connection: what came in, and what to do next, in order.
+//!
+//! States: READY (no connection), HANDSHAKE (asked, then deciding and cutting), TRANSFER. The loop
+//! around it carries out the actions one by one and tells the outcome of those that have one.
+//!
+//! Invariants:
+//! - The handshake goes out once per connection, whole.
+//! - An epoch entry is made durable before the first byte of that epoch is received. An entry that
+//!   starts past the received end is kept aside until the log gets there.
+//! - Bytes below the consistent point are compared with the own log before the point is acked, and
+//!   never written.
+//! - A report says the published end (or in durable mode the flushed one), never more.
+//! - Anything unexpected ends the connection; nothing is skipped.
+//!
+//! Pure: time and randomness are arguments. RocketMQ: `AutoSwitchHAClient`.
+
+mod lookback;
+mod transfer;
+
+pub use lookback::Lookback;
+
+use std::collections::VecDeque;
+use std::mem::take;
+
+use epochlog_engine::{EpochEntry, Offset};
+
+use crate::frame::{FrameError, FrameFromMaster, HandshakeAnswer, SlaveHandshake, TransferHeader};
+use crate::handshake::Refusal;
+use transfer::Transfer;
+
+/// Times and identity of a slave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlaveConnectionConfig {
+    /// What the slave says of itself.
+    pub handshake: SlaveHandshake,
+    /// Bytes of a segment; the master's must be the same.
+    pub segment_size: u64,
+    /// A report goes out at least so often. RocketMQ: `haSendHeartbeatInterval`.
+    pub heartbeat_interval_ms: u64,
+    /// A master that says nothing for longer is left. RocketMQ: `haHousekeepingInterval`.
+    pub housekeeping_interval_ms: u64,
+    /// First pause before a new attempt; doubles up to `reconnect_max_ms`.
+    pub reconnect_min_ms: u64,
+    /// Longest pause before a new attempt, and the pause after a refusal.
+    pub reconnect_max_ms: u64,
+    /// Report what is on disk instead of what is published.
+    pub report_flushed: bool,
+}
+
+/// Why a slave ends its connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlaveClose {
+    /// Bytes that are no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The handshake's decision.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A frame for another place than the end of this log.
+    #[error("a frame for offset {got:?} where {expected} was due")]
+    OffsetMismatch {
+        /// The frame's.
+        got: Option<Offset>,
+        /// The received end.
+        expected: Offset,
+    },
+    /// A body that does not fit into this log's segment.
+    #[error(
+        "a body of {len} bytes at {offset} crosses this log's segment of {segment_size} bytes: the \
+         master's mappedFileSizeCommitLog differs; make both equal and discard this replica's log \
+         with `epochlog repair resync`"
+    )]
+    SegmentSize {
+        /// Where the body belongs.
+        offset: Offset,
+        /// Its length.
+        len: u32,
+        /// This log's segment size.
+        segment_size: u64,
+    },
+    /// A body of an older epoch than the log's last.
+    #[error(
+        "a body of epoch {got} after epoch {last}: the master is not the one that wrote this log"
+    )]
+    EpochFell {
+        /// The frame's.
+        got: u32,
+        /// The log's last.
+        last: u32,
+    },
+    /// An epoch that cannot begin where the master says; a new handshake settles it.
+    #[error("epoch {} starts at {}, but this log has received up to {received_end}", entry.epoch, entry.start)]
+    EpochStart {
+        /// The master's entry.
+        entry: EpochEntry,
+        /// Where this log stands.
+        received_end: Offset,
+    },
+    /// An epoch ends inside a record.
+    #[error("epoch {} begins at {}, inside a record that starts at {published_end}", entry.epoch, entry.start)]
+    PartialRecord {
+        /// The entry.
+        entry: EpochEntry,
+        /// The end of the last whole record.
+        published_end: Offset,
+    },
+    /// Bytes below the consistent point differ from the master's.
+    #[error("this log differs from the master's below {point}, first in the record at {record:?}")]
+    Differs {
+        /// The point the epochs gave.
+        point: Offset,
+        /// The start of the first record that differs, if it was found.
+        record: Option<Offset>,
+    },
+    /// They differ all the way down.
+    #[error(
+        "this log differs from the master's from the start of the common epoch at {from}; discard \
+         this replica's log with `epochlog repair resync`"
+    )]
+    DiffersThroughout {
+        /// Where the comparison began.
+        from: Offset,
+    },
+    /// The master has more, and sends nothing: this log begins where it no longer has bytes.
+    #[error(
+        "the master's log reaches {master_end}, this one {end}, and nothing comes but heartbeats: \
+         the master no longer has the bytes that follow; discard this replica's log with \
+         `epochlog repair resync`"
+    )]
+    NotServed {
+        /// The master's end.
+        master_end: Offset,
+        /// This log's end.
+        end: Offset,
+    },
+    /// A new replica was sent bytes that do not begin a segment.
+    #[error(
+        "the first body is for offset {offset}, which is no segment start of {segment_size} bytes"
+    )]
+    StartsInsideSegment {
+        /// The frame's offset.
+        offset: Offset,
+        /// This log's segment size.
+        segment_size: u64,
+    },
+    /// Nothing was heard for too long.
+    #[error("nothing heard from the master for {silent_ms} ms")]
+    Silent {
+        /// For how long.
+        silent_ms: u64,
+    },
+}
+
+impl SlaveClose {
+    /// Whether trying again soon is pointless: an operator has to act first.
+    pub fn needs_operator(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(_)
+                | Self::SegmentSize { .. }
+                | Self::StartsInsideSegment { .. }
+                | Self::NotServed { .. }
+                | Self::DiffersThroughout { .. }
+        )
+    }
+
+    /// A short fixed word for metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Frame(_) => "illegal-frame",
+            Self::Refused(refusal) => refusal.reason(),
+            Self::OffsetMismatch { .. } => "offset-mismatch",
+            Self::SegmentSize { .. } => "segment-size",
+            Self::EpochFell { .. } => "epoch-fell",
+            Self::EpochStart { .. } => "epoch-start",
+            Self::PartialRecord { .. } => "partial-record",
+            Self::Differs { .. } => "differs",
+            Self::DiffersThroughout { .. } => "differs-throughout",
+            Self::NotServed { .. } => "not-served",
+            Self::StartsInsideSegment { .. } => "starts-inside-segment",
+            Self::Silent { .. } => "silent",
+        }
+    }
+}
+
+/// What the loop does next. Actions are carried out in the order they are handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlaveAction {
+    /// Connect to the master, then tell [`SlaveConnection::connected`] or
+    /// [`SlaveConnection::closed`].
+    Connect,
+    /// Send the handshake in one piece.
+    SendHandshake,
+    /// Decide, cut if need be, make the list durable; then tell [`SlaveConnection::decided`] or
+    /// [`SlaveConnection::refused`]. In durable mode the log is flushed before.
+    Decide {
+        /// What the master told.
+        answer: HandshakeAnswer,
+        /// From where the overlap check is to begin.
+        lookback: Lookback,
+    },
+    /// Send a report.
+    Report(Offset),
+    /// Take `len` bytes of body off the stream and compare them with the own log at `at`; then tell
+    /// [`SlaveConnection::compared`].
+    Compare {
+        /// Where in the own log.
+        at: Offset,
+        /// How many bytes.
+        len: u32,
+    },
+    /// Begin the (empty) log at this offset, under the master's entries up to it.
+    StartAt(Offset),
+    /// Make an epoch entry durable.
+    AdoptEpoch(EpochEntry),
+    /// Receive `len` bytes of body into the log at the received end and publish whole records;
+    /// then tell [`SlaveConnection::received`].
+    Receive {
+        /// How many bytes.
+        len: u32,
+    },
+    /// Raise the confirm offset, at most to the published end.
+    Confirm(Offset),
+    /// End the connection; then tell [`SlaveConnection::closed`].
+    Close(SlaveClose),
+    /// Cut the log at the first record that differs from the master's.
+    Cut(Offset),
+}
+
+/// What deciding ended in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The end of the log, published and received, after any cut.
+    pub end: Offset,
+    /// Whether the log holds nothing.
+    pub is_empty: bool,
+    /// The last entry of the list as it is now.
+    pub last_epoch: Option<EpochEntry>,
+    /// Where the overlap check begins; none skips it. Never 0, which a master reads as "new
+    /// replica", unless the whole log is compared.
+    pub overlap_from: Option<Offset>,
+    /// Where the common epoch begins: the overlap check can go no further back.
+    pub epoch_start: Offset,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No connection until then.
+    Ready {
+        retry_ms: u64,
+    },
+    Connecting,
+    Handshake,
+    /// The answer is there; the loop decides and cuts.
+    Deciding {
+        answer: HandshakeAnswer,
+    },
+    Transfer(Transfer),
+    /// A close was handed out and is being carried out.
+    Closing {
+        operator: bool,
+    },
+}
+
+/// The machine of the slave's connection, over all its attempts.
+#[derive(Debug)]
+pub struct SlaveConnection {
+    config: SlaveConnectionConfig,
+    state: State,
+    actions: VecDeque<SlaveAction>,
+    lookback: Lookback,
+    attempts: u32,
+    heard_ms: u64,
+    sent_ms: u64,
+}
+
+impl SlaveConnection {
+    /// A slave that may connect at once.
+    pub fn new(config: SlaveConnectionConfig, now_ms: u64) -> Self {
+        Self {
+            config,
+            state: State::Ready { retry_ms: now_ms },
+            actions: VecDeque::with_capacity(8),
+            lookback: Lookback::LastRecord,
+            attempts: 0,
+            heard_ms: now_ms,
+            sent_ms: now_ms,
+        }
+    }
+
+    /// RocketMQ's name of the state.
+    pub fn state_name(&self) -> &'static str {
+        match self.state {
+            State::Ready { .. } | State::Connecting | State::Closing { .. } => "READY",
+            State::Handshake | State::Deciding { .. } => "HANDSHAKE",
+            State::Transfer(_) => "TRANSFER",
+        }
+    }
+
+    /// The newest report of this connection.
+    pub fn reported(&self) -> Option<Offset> {
+        match &self.state {
+            State::Transfer(transfer) => transfer.reported,
+            _ => None,
+        }
+    }
+
+    /// The next action, after those handed out before have been carried out.
+    pub fn next_action(&mut self, now_ms: u64) -> Option<SlaveAction> {
+        // What follows a close waits until the connection is over.
+        let closing = matches!(self.state, State::Closing { .. });
+        let waits = closing && !matches!(self.actions.front(), Some(SlaveAction::Close(_)));
+        if !waits && let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        if let State::Ready { retry_ms } = self.state
+            && now_ms >= retry_ms
+        {
+            self.state = State::Connecting;
+            return Some(SlaveAction::Connect);
+        }
+        None
+    }
+
+    /// When [`SlaveConnection::tick`] or a new attempt is due if nothing happens meanwhile.
+    pub fn next_due_ms(&self) -> u64 {
+        let silent = self.heard_ms + self.config.housekeeping_interval_ms + 1;
+        match self.state {
+            State::Ready { retry_ms } => retry_ms,
+            State::Connecting | State::Handshake => silent,
+            State::Deciding { .. } | State::Closing { .. } => u64::MAX,
+            State::Transfer(_) => silent.min(self.sent_ms + self.config.heartbeat_interval_ms),
+        }
+    }
+
+    /// The connection is up.
+    pub fn connected(&mut self, now_ms: u64) {
+        self.state = State::Handshake;
+        self.heard_ms = now_ms;
+        self.sent_ms = now_ms;
+        self.actions.clear();
+        self.actions.push_back(SlaveAction::SendHandshake);
+    }
+
+    /// The connection (or the attempt at one) is over and every byte of it that was not published
+    /// is erased. `jitter` is any random number: it spreads the attempts of many slaves.
+    pub fn closed(&mut self, now_ms: u64, jitter: u64) {
+        let operator = matches!(self.state, State::Closing { operator: true });
+        self.actions
+            .retain(|action| matches!(action, SlaveAction::Cut(_)));
+        let (min, max) = (
+            self.config.reconnect_min_ms.max(1),
+            self.config.reconnect_max_ms,
+        );
+        let doubled = min
+            .saturating_mul(1 << self.attempts.min(20))
+            .min(max.max(1));
+        let pause = if operator { max.max(1) } else { doubled };
+        self.attempts = self.attempts.saturating_add(1);
+        // Half of the pause is fixed, the other half at random.
+        let pause = pause / 2 + jitter % (pause / 2 + 1);
+        self.state = State::Ready {
+            retry_ms: now_ms + pause,
+        };
+    }
+
+    /// Connect at once: the master's address, or its being master, is news.
+    pub fn hurry(&mut self, now_ms: u64) {
+        self.attempts = 0;
+        if let State::Ready { retry_ms } = &mut self.state {
+            *retry_ms = now_ms;
+        }
+    }
+
+    /// Bytes came in, whole frame or not.
+    pub fn heard(&mut self, now_ms: u64) {
+        self.heard_ms = now_ms;
+    }
+
+    /// A frame (without its body) came in.
+    pub fn frame(&mut self, frame: FrameFromMaster) {
+        match (frame, &mut self.state) {
+            (FrameFromMaster::Handshake(answer), State::Handshake) => {
+                self.state = State::Deciding {
+                    answer: answer.clone(),
+                };
+                let lookback = self.lookback;
+                self.actions
+                    .push_back(SlaveAction::Decide { answer, lookback });
+            }
+            (FrameFromMaster::Transfer(header), State::Transfer(_)) => self.on_transfer(&header),
+            // The decoder lets no other frame through in order; this one came out of it.
+            (FrameFromMaster::Handshake(_), _) => {
+                self.close(
+                    FrameError::State {
+                        word: 1,
+                        expected: "2 (transfer)",
+                    }
+                    .into(),
+                );
+            }
+            (FrameFromMaster::Transfer(_), _) => {
+                self.close(
+                    FrameError::State {
+                        word: 2,
+                        expected: "1 (handshake)",
+                    }
+                    .into(),
+                );
+            }
+        }
+    }
+
+    fn on_transfer(&mut self, header: &TransferHeader) {
+        let State::Transfer(transfer) = &mut self.state else {
+            return;
+        };
+        match transfer.frame(header, self.config.segment_size, &mut self.actions) {
+            Ok(()) => self.attempts = 0,
+            Err(reason) => self.close(reason),
+        }
+    }
+
+    /// The log is cut, the list durable. The first report goes out at once.
+    pub fn decided(&mut self, joined: Joined, now_ms: u64) {
+        let State::Deciding { answer } = &mut self.state else {
+            return;
+        };
+        let answer = HandshakeAnswer {
+            end: answer.end,
+            entries: take(&mut answer.entries),
+        };
+        let mut transfer = Transfer::new(joined, answer);
+        transfer.first_report(&mut self.actions);
+        self.sent_ms = now_ms;
+        self.state = State::Transfer(transfer);
+    }
+
+    /// The handshake ended in a refusal.
+    pub fn refused(&mut self, refusal: Refusal) {
+        self.close(refusal.into());
+    }
+
+    /// The bytes of a [`SlaveAction::Compare`] equal the own log's.
+    pub fn compared(&mut self, now_ms: u64) {
+        let State::Transfer(transfer) = &mut self.state else {
+            return;
+        };
+        match transfer.compared(&mut self.actions) {
+            Ok(false) => (),
+            Ok(true) => {
+                self.lookback = Lookback::LastRecord;
+                self.sent_ms = now_ms;
+            }
+            Err(reason) => self.close(reason),
+        }
+    }
+
+    /// They differ, first inside the record that starts at `record`; none when that is the first
+    /// one compared, so that an earlier one may differ too.
+    pub fn differs(&mut self, record: Option<Offset>) {
+        let State::Transfer(transfer) = &self.state else {
+            return;
+        };
+        let (point, from) = (transfer.point(), transfer.overlap_from());
+        match (record, self.lookback.further()) {
+            (Some(at), _) => {
+                self.lookback = Lookback::LastRecord;
+                self.close(SlaveClose::Differs { point, record });
+                self.actions.push_back(SlaveAction::Cut(at));
+            }
+            (None, Some(further)) if from > transfer.epoch_start() => {
+                self.lookback = further;
+                self.close(SlaveClose::Differs { point, record });
+            }
+            (None, _) => {
+                self.lookback = Lookback::LastRecord;
+                self.close(SlaveClose::DiffersThroughout { from });
+            }
+        }
+    }
+
+    /// A body is in the log, whole records of it published up to `published_end`.
+    pub fn received(&mut self, published_end: Offset, now_ms: u64) {
+        let State::Transfer(transfer) = &mut self.state else {
+            return;
+        };
+        let report = !self.config.report_flushed;
+        match transfer.received(published_end, report, &mut self.actions) {
+            Ok(reported) => {
+                if reported {
+                    self.sent_ms = now_ms;
+                }
+            }
+            Err(reason) => self.close(reason),
+        }
+    }
+
+    /// The log is on disk up to `offset`. Counts in durable mode only.
+    pub fn flushed(&mut self, offset: Offset, now_ms: u64) {
+        if !self.config.report_flushed {
+            return;
+        }
+        if let State::Transfer(transfer) = &mut self.state
+            && transfer.flushed(offset, &mut self.actions)
+        {
+            self.sent_ms = now_ms;
+        }
+    }
+
+    /// Bytes are no frame.
+    pub fn illegal(&mut self, error: FrameError) {
+        self.close(error.into());
+    }
+
+    /// Time has passed: repeats the report, or gives the master up.
+    pub fn tick(&mut self, now_ms: u64) {
+        let silent_ms = now_ms.saturating_sub(self.heard_ms);
+        let waits = matches!(
+            self.state,
+            State::Connecting | State::Handshake | State::Transfer(_)
+        );
+        if waits && silent_ms > self.config.housekeeping_interval_ms {
+            self.close(SlaveClose::Silent { silent_ms });
+            return;
+        }
+        if let State::Transfer(transfer) = &self.state
+            && now_ms.saturating_sub(self.sent_ms) >= self.config.heartbeat_interval_ms
+            && let Some(reported) = transfer.reported
+        {
+            self.sent_ms = now_ms;
+            self.actions.push_back(SlaveAction::Report(reported));
+        }
+    }
+
+    fn close(&mut self, reason: SlaveClose) {
+        if matches!(self.state, State::Closing { .. } | State::Ready { .. }) {
+            return;
+        }
+        self.state = State::Closing {
+            operator: reason.needs_operator(),
+        };
+        self.actions.clear();
+        self.actions.push_back(SlaveAction::Close(reason));
+    }
+}
+
+#[cfg(test)]
+mod tests;
