@@ -31,6 +31,6 @@ pub use slave::{
 pub use sync_state::{AckCounted, Joining, Replica, SyncState, SyncStateLimits, SyncStateSet};
 pub use transport::{
     Body, Close, CloseReason, ConnId, Event, FrameBytes, OpenError, RecvInto, RingRefused,
-    StdTransport, TokioUringTransport, Transport, TransportConfig, TransportKind, TransportStats,
-    UringTransport, Window,
+    SimConfig, SimNet, SimTransport, StdTransport, TokioUringTransport, Transport, TransportConfig,
+    TransportKind, TransportStats, UringTransport, Window,
 };

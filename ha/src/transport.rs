@@ -19,6 +19,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 mod kind;
+mod sim;
 mod socket;
 #[path = "transport/std.rs"]
 mod std_sockets;
@@ -29,6 +30,7 @@ mod wake;
 
 pub use self::tokio_uring::TokioUringTransport;
 pub use kind::{OpenError, TransportKind};
+pub use sim::{SimConfig, SimNet, SimTransport};
 pub use std_sockets::StdTransport;
 pub use uring::{RingRefused, UringTransport};
 

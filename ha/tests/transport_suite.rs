@@ -10,8 +10,12 @@ mod bed;
 #[path = "transport/stories.rs"]
 mod stories;
 
-use bed::{Boxed, Maker};
-use epochlog_ha::{StdTransport, TokioUringTransport, TransportConfig, UringTransport};
+use std::net::{IpAddr, SocketAddr};
+
+use bed::{Boxed, Lease, Maker, Room};
+use epochlog_ha::{
+    SimConfig, SimNet, StdTransport, TokioUringTransport, TransportConfig, UringTransport,
+};
 
 struct Std;
 
@@ -34,6 +38,34 @@ struct TokioUring;
 impl Maker for TokioUring {
     fn make(&mut self, config: TransportConfig) -> Boxed {
         Box::new(TokioUringTransport::new(config).unwrap())
+    }
+}
+
+/// Hosts 10.0.0.1, 10.0.0.2 and so on of one network.
+struct Sim {
+    net: SimNet<Room, Lease>,
+    hosts: u8,
+}
+
+impl Sim {
+    fn new() -> Self {
+        let seed = seed();
+        println!("network seed {seed}");
+        Self {
+            net: SimNet::new(seed, SimConfig::default()),
+            hosts: 0,
+        }
+    }
+}
+
+impl Maker for Sim {
+    fn make(&mut self, config: TransportConfig) -> Boxed {
+        self.hosts += 1;
+        Box::new(self.net.endpoint(self.addr().ip(), config))
+    }
+
+    fn addr(&self) -> SocketAddr {
+        SocketAddr::new(IpAddr::from([10, 0, 0, self.hosts]), 0)
     }
 }
 
@@ -62,7 +94,11 @@ macro_rules! suite {
         }
     };
     ($module:ident, $maker:expr) => {
+        suite!($module, $maker, also []);
+    };
+    ($module:ident, $maker:expr, also [$($more:ident),*]) => {
         suite!($module, $maker, [
+            $($more,)*
             echo_with_receives_of_one_byte,
             half_frames_fill_one_receive,
             a_receive_may_end_between_its_least_and_its_room,
@@ -78,7 +114,6 @@ macro_rules! suite {
             closing_a_connection_that_is_not_up_yet_is_allowed,
             calls_for_an_id_that_is_gone_are_ignored,
             a_wake_before_the_wait_is_not_lost,
-            a_wake_from_another_thread_ends_the_wait_soon,
             a_wait_ends_after_its_timeout,
             dropping_with_everything_pending_is_quick_and_complete,
             a_second_receive_is_our_own_mistake,
@@ -94,6 +129,19 @@ fn seed() -> u64 {
     now.as_nanos() as u64 | 1
 }
 
-suite!(std_sockets, Std);
-suite!(raw_ring, Uring);
-suite!(tokio_uring, TokioUring);
+suite!(
+    std_sockets,
+    Std,
+    also[a_wake_from_another_thread_ends_the_wait_soon]
+);
+suite!(
+    raw_ring,
+    Uring,
+    also[a_wake_from_another_thread_ends_the_wait_soon]
+);
+suite!(
+    tokio_uring,
+    TokioUring,
+    also[a_wake_from_another_thread_ends_the_wait_soon]
+);
+suite!(simulated, Sim::new());
