@@ -1,0 +1,5 @@
+//! What RocketMQ wrote, kept under `fixtures/`, read with this crate: epoch files, records, whole stores.
+
+mod epoch_files;
+mod fixtures;
+mod records;
