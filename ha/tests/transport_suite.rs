@@ -7,6 +7,8 @@
 
 #[path = "transport/bed.rs"]
 mod bed;
+#[path = "transport/peers.rs"]
+mod peers;
 #[path = "transport/stories.rs"]
 mod stories;
 
@@ -121,6 +123,31 @@ macro_rules! suite {
     };
 }
 
+/// The stories with peers that are plain sockets.
+macro_rules! peers {
+    ($module:ident, $maker:expr) => {
+        mod $module {
+            use super::*;
+
+            peers!($maker, [
+                g16_half_a_frame_and_a_fin_is_one_end_with_the_half_inside,
+                g16_a_reset_of_the_peer_is_one_error_that_names_it,
+                k07_a_reset_of_ours_discards_what_the_peer_has_not_got,
+                a_frame_of_many_quanta_reaches_a_slow_peer_whole,
+                sockets_are_set_for_frames_and_closed_on_exec,
+            ]);
+        }
+    };
+    ($maker:expr, [$($story:ident),* $(,)?]) => {
+        $(
+            #[test]
+            fn $story() {
+                peers::$story(&mut $maker);
+            }
+        )*
+    };
+}
+
 /// A seed that differs from run to run; stories print it.
 fn seed() -> u64 {
     let now = std::time::SystemTime::now()
@@ -145,3 +172,6 @@ suite!(
     also[a_wake_from_another_thread_ends_the_wait_soon]
 );
 suite!(simulated, Sim::new());
+peers!(std_sockets_and_peers, Std);
+peers!(raw_ring_and_peers, Uring);
+peers!(tokio_uring_and_peers, TokioUring);
