@@ -2,24 +2,43 @@
 //! with an epoch file that says which master wrote which bytes.
 //!
 //! The crate knows no socket, no runtime and no peer: bytes and offsets go in, views come out.
+//! [`Store`] is where to begin.
 
+mod allocate;
+mod boot;
 mod checkpoint;
+mod commit_log;
 mod durable;
 mod epoch_file;
 mod epoch_list;
+mod error;
+mod flush;
+mod folder;
+mod growth;
 mod position;
 mod properties;
+mod queue_offsets;
+mod receive;
 mod record;
+mod recovery;
+mod region;
+mod segment;
 mod state_file;
+mod steps;
+mod store;
+mod walk;
 
 pub use checkpoint::{
     CHECKPOINT_FIELDS_LEN, CHECKPOINT_FILE_LEN, CHECKPOINT_FILE_NAME, Checkpoint, CheckpointFile,
 };
+pub use commit_log::Appended;
 pub use durable::FileError;
 pub use epoch_file::{EPOCH_FILE_NAME, EpochFile, EpochFileError, MAX_EPOCH_FILE_LEN};
 pub use epoch_list::{EpochList, EpochListError, EpochSpan, EpochTextError};
+pub use error::Error;
 pub use position::{Epoch, EpochEntry, MAX_EPOCH, MAX_OFFSET, Offset};
 pub use properties::{Properties, PropertiesBuilder, PropertyError, java_string_hash};
+pub use receive::{ReceiveWindow, Receiver};
 pub use record::{
     BadRecord, BatchError, BatchItem, CheckOptions, EncodeOptions, FILLER_MAGIC, FILLER_MIN_LEN,
     MAX_BATCH_MESSAGES, MAX_PROPERTIES_LEN, MAX_RECORD_LEN, MAX_TOPIC_LEN, MAX_V1_TOPIC_LEN,
@@ -27,7 +46,13 @@ pub use record::{
     RECORD_MAGIC_V1, RECORD_MAGIC_V2, Record, RecordError, Stamp, Version, encode_into,
     encoded_len, message_id, parse as parse_record, sys_flag, write_filler,
 };
+pub use recovery::Torn;
+pub use segment::LogSlice;
 pub use state_file::{
     CleanStop, STATE_FILE_LEN, STATE_FILE_NAME, STATE_SLOT_LEN, STATE_SLOT_STRIDE, STATE_VERSION,
     State, StateFile, StateFileError,
+};
+pub use store::{
+    MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, OpenReport, Promises, RecordView, Records, SegmentInfo,
+    Store, StoreConfig, Truncation,
 };

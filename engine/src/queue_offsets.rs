@@ -1,0 +1,74 @@
+//! The next index of every queue, counted over the whole log.
+//!
+//! A message's queue offset is its index in the queue (topic, queue id). The table is filled by a
+//! scan, moved on by every record that is appended or received, and taken back by a truncation. Its
+//! lookups do not allocate for a queue it knows.
+
+use std::collections::HashMap;
+
+use crate::record::Record;
+
+#[derive(Default)]
+pub(crate) struct QueueOffsets {
+    /// Few queues per topic: a sorted list beats a second hash.
+    topics: HashMap<Box<str>, Vec<(i32, i64)>>,
+}
+
+impl QueueOffsets {
+    /// The next offset of the queue, to be read and moved.
+    pub(crate) fn next(&mut self, topic: &str, queue_id: i32) -> &mut i64 {
+        if !self.topics.contains_key(topic) {
+            self.topics.insert(topic.into(), Vec::new());
+        }
+        let queues = self
+            .topics
+            .get_mut(topic)
+            .expect("the topic was put in above");
+        let place = match queues.binary_search_by_key(&queue_id, |(id, _)| *id) {
+            Ok(place) => place,
+            Err(place) => {
+                queues.insert(place, (queue_id, 0));
+                place
+            }
+        };
+        &mut queues[place].1
+    }
+
+    /// A record has been put behind all that came before.
+    pub(crate) fn put(&mut self, record: &Record<'_>) {
+        if record.takes_queue_offset() {
+            let next = self.next(record.topic(), record.queue_id());
+            *next = record.queue_offset().saturating_add(1).max(*next);
+        }
+    }
+
+    /// A record is about to be cut together with all behind it; called in log order.
+    pub(crate) fn cut(&mut self, record: &Record<'_>) {
+        if record.takes_queue_offset() {
+            let next = self.next(record.topic(), record.queue_id());
+            *next = record.queue_offset().min(*next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_queue_counts_for_itself() {
+        let mut offsets = QueueOffsets::default();
+        for (topic, queue_id, expected) in [
+            ("a", 0, 0),
+            ("a", 1, 0),
+            ("a", 0, 1),
+            ("b", 0, 0),
+            ("a", -1, 0),
+            ("a", 0, 2),
+        ] {
+            let next = offsets.next(topic, queue_id);
+            assert_eq!(*next, expected, "{topic}/{queue_id}");
+            *next += 1;
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! One mapped file: its published end, the views that keep it mapped, and its single writer.
+//!
+//! Bytes `[0, published)` are immutable while a view may see them; bytes `[published, len)` belong
+//! to the one [`Writer`]. A view never reaches past the published end of the moment it was made. The
+//! published end moves down only through [`Writer::retract`], which retires the writer for good when
+//! a view still reaches past the new end: such a region is read, never written again, and its
+//! owner puts a fresh file in its place.
+//!
+//! This file holds no policy: what is written where is decided by its callers.
+#![expect(
+    unsafe_code,
+    reason = "a slice of a shared mapping can only be made from a raw pointer"
+)]
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+
+/// Memory a region can stand on.
+///
+/// # Safety
+/// `as_mut_ptr` and `len` answer the same for the whole life of the value, the `len` bytes there
+/// stay allocated that long, and nobody but the region reaches them through a Rust reference.
+pub(crate) unsafe trait Backing: Send + Sync {
+    fn as_mut_ptr(&self) -> *mut u8;
+    fn len(&self) -> usize;
+
+    /// Makes the pages of `range` present and writable, without changing a byte.
+    fn populate(&self, range: Range<usize>) -> io::Result<()>;
+}
+
+/// A shared mapping of a file.
+pub(crate) struct Mapped {
+    map: MmapRaw,
+}
+
+// SAFETY: the mapping is made once and unmapped when `MmapRaw` is dropped; only this file asks it
+// for its pointer.
+unsafe impl Backing for Mapped {
+    fn as_mut_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    fn populate(&self, range: Range<usize>) -> io::Result<()> {
+        self.map
+            .advise_range(Advice::PopulateWrite, range.start, range.len())
+    }
+}
+
+/// One file's bytes with the end up to which they are published.
+pub(crate) struct Region<B: Backing = Mapped> {
+    backing: B,
+    published: AtomicUsize,
+    /// Views alive now.
+    views: AtomicUsize,
+    /// The furthest end a view of this region was ever made to.
+    reach: AtomicUsize,
+    /// A writer exists, or existed and was retired.
+    claimed: AtomicBool,
+    retired: AtomicBool,
+}
+
+impl Region<Mapped> {
+    /// Maps the first `len` bytes of `file` for reading and writing.
+    ///
+    /// The file must hold `len` allocated bytes: a store to a page without a block is a SIGBUS.
+    pub(crate) fn map(file: &File, len: usize, published: usize) -> io::Result<Arc<Self>> {
+        let map = MmapOptions::new().len(len).map_raw(file)?;
+        Ok(Self::new(Mapped { map }, published))
+    }
+
+    /// Maps the first `len` bytes of `file` for reading, all of them published.
+    pub(crate) fn map_read_only(file: &File, len: usize) -> io::Result<Arc<Self>> {
+        let map = MmapOptions::new().len(len).map_raw_read_only(file)?;
+        let region = Self::new(Mapped { map }, len);
+        // Nobody may claim a writer over pages that fault on a store.
+        region.claimed.store(true, Ordering::SeqCst);
+        Ok(region)
+    }
+}
+
+impl<B: Backing> Region<B> {
+    pub(crate) fn new(backing: B, published: usize) -> Arc<Self> {
+        assert!(published <= backing.len(), "published end past the region");
+        Arc::new(Self {
+            backing,
+            published: AtomicUsize::new(published),
+            views: AtomicUsize::new(0),
+            reach: AtomicUsize::new(0),
+            claimed: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.backing.len()
+    }
+
+    /// The end of what views may see.
+    pub(crate) fn published(&self) -> usize {
+        self.published.load(Ordering::Acquire)
+    }
+
+    /// The one writer, or nothing if it is out, or was retired.
+    pub(crate) fn claim(self: &Arc<Self>) -> Option<Writer<B>> {
+        if self.claimed.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        Some(Writer {
+            region: Arc::clone(self),
+        })
+    }
+
+    /// A view of at most `max_len` bytes from `start`, shortened to the published end; `None` when
+    /// `start` lies past that end.
+    pub(crate) fn view(self: &Arc<Self>, start: usize, max_len: usize) -> Option<View<B>> {
+        self.views.fetch_add(1, Ordering::SeqCst);
+        // From here the count is given back by the drop of `view`, whatever happens.
+        let mut view = View {
+            region: Arc::clone(self),
+            start,
+            len: 0,
+        };
+        loop {
+            let published = self.published.load(Ordering::SeqCst);
+            let end = start.saturating_add(max_len).min(published);
+            view.len = end.checked_sub(start)?;
+            // The reach is told before the published end is read again: a retraction that does
+            // not see this reach is seen here, and the view is made shorter.
+            self.reach.fetch_max(end, Ordering::SeqCst);
+            if self.published.load(Ordering::SeqCst) >= end {
+                return Some(view);
+            }
+        }
+    }
+
+    pub(crate) fn populate(&self, range: Range<usize>) -> io::Result<()> {
+        self.backing.populate(range)
+    }
+
+    fn reached_past(&self, end: usize) -> bool {
+        self.views.load(Ordering::SeqCst) > 0 && self.reach.load(Ordering::SeqCst) > end
+    }
+}
+
+/// Published bytes that keep their region mapped.
+pub(crate) struct View<B: Backing = Mapped> {
+    region: Arc<Region<B>>,
+    start: usize,
+    len: usize,
+}
+
+impl<B: Backing> View<B> {
+    /// The same bytes cut to `range`, counted from this view's first byte.
+    pub(crate) fn narrow(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.len {
+            return None;
+        }
+        self.region.views.fetch_add(1, Ordering::SeqCst);
+        let (start, len) = (self.start + range.start, range.len());
+        Some(Self {
+            region: Arc::clone(&self.region),
+            start,
+            len,
+        })
+    }
+}
+
+impl<B: Backing> Deref for View<B> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start <= published <= len` held when the view was made, so the pointer stays
+        // inside the backing memory.
+        let first = unsafe { self.region.backing.as_mut_ptr().add(self.start) };
+        // SAFETY: `[start, start + len)` was published when the view was made, and the writer never
+        // touches published bytes; it is retired when the end is drawn back under a live view.
+        unsafe { slice::from_raw_parts(first, self.len) }
+    }
+}
+
+impl<B: Backing> Clone for View<B> {
+    fn clone(&self) -> Self {
+        self.region.views.fetch_add(1, Ordering::SeqCst);
+        Self {
+            region: Arc::clone(&self.region),
+            start: self.start,
+            len: self.len,
+        }
+    }
+}
+
+impl<B: Backing> Drop for View<B> {
+    fn drop(&mut self) {
+        self.region.views.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The right to write past the published end of one region. There is one per region.
+pub(crate) struct Writer<B: Backing = Mapped> {
+    region: Arc<Region<B>>,
+}
+
+impl<B: Backing> Writer<B> {
+    pub(crate) fn published(&self) -> usize {
+        // Only this writer moves the end, so its own stores are always seen.
+        self.region.published.load(Ordering::Relaxed)
+    }
+
+    /// Bytes between the published end and the end of the region.
+    pub(crate) fn room(&self) -> usize {
+        self.region.len() - self.published()
+    }
+
+    /// The bytes past the published end, as they are.
+    pub(crate) fn tail(&self) -> &[u8] {
+        let published = self.published();
+        // SAFETY: `published <= len`, so the pointer stays inside the backing memory.
+        let first = unsafe { self.region.backing.as_mut_ptr().add(published) };
+        // SAFETY: bytes past the published end are reached through this writer only, and it is
+        // borrowed for as long as the slice lives.
+        unsafe { slice::from_raw_parts(first, self.region.len() - published) }
+    }
+
+    /// The bytes past the published end, to be written.
+    pub(crate) fn tail_mut(&mut self) -> &mut [u8] {
+        let published = self.published();
+        // SAFETY: `published <= len`, so the pointer stays inside the backing memory.
+        let first = unsafe { self.region.backing.as_mut_ptr().add(published) };
+        // SAFETY: bytes past the published end are reached through this writer only, it is borrowed
+        // exclusively for as long as the slice lives, and no view reaches there.
+        unsafe { slice::from_raw_parts_mut(first, self.region.len() - published) }
+    }
+
+    /// Publishes the next `len` bytes of the tail.
+    pub(crate) fn publish(&mut self, len: usize) {
+        assert!(len <= self.room(), "published past the region");
+        // Release: whoever sees the new end sees the bytes below it. SeqCst is that and more, and
+        // keeps the order with `view` and `retract`.
+        self.region
+            .published
+            .store(self.published() + len, Ordering::SeqCst);
+    }
+
+    /// Draws the published end back to `end`. Gives the writer back when no view reaches past
+    /// `end`; otherwise the region is retired and never written again.
+    pub(crate) fn retract(self, end: usize) -> Option<Self> {
+        assert!(end <= self.published(), "a retraction only lowers the end");
+        self.region.published.store(end, Ordering::SeqCst);
+        if self.region.reached_past(end) {
+            self.region.retired.store(true, Ordering::SeqCst);
+            return None;
+        }
+        Some(self)
+    }
+}
+
+impl<B: Backing> Drop for Writer<B> {
+    fn drop(&mut self) {
+        if !self.region.retired.load(Ordering::SeqCst) {
+            self.region.claimed.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::UnsafeCell;
+
+    use super::*;
+
+    /// Plain heap bytes, so that the logic runs under tools that cannot follow a mapping.
+    struct Heap(Box<[UnsafeCell<u8>]>);
+
+    // SAFETY: the region hands out disjoint parts to its views and its writer.
+    unsafe impl Sync for Heap {}
+
+    // SAFETY: a boxed slice neither moves nor shrinks, and only the region asks for its pointer.
+    unsafe impl Backing for Heap {
+        fn as_mut_ptr(&self) -> *mut u8 {
+            UnsafeCell::raw_get(self.0.as_ptr())
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn populate(&self, _range: Range<usize>) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn heap(len: usize) -> Arc<Region<Heap>> {
+        Region::new(Heap((0..len).map(|_| UnsafeCell::new(0)).collect()), 0)
+    }
+
+    fn write(writer: &mut Writer<Heap>, bytes: &[u8]) {
+        writer.tail_mut()[..bytes.len()].copy_from_slice(bytes);
+        writer.publish(bytes.len());
+    }
+
+    #[test]
+    fn a_view_never_passes_the_published_end() {
+        let region = heap(16);
+        let mut writer = region.claim().unwrap();
+        writer.tail_mut()[..8].copy_from_slice(b"unseen..");
+        assert_eq!(region.view(0, 16).unwrap().len(), 0);
+        write(&mut writer, b"seen");
+        assert_eq!(&*region.view(0, 16).unwrap(), b"seen");
+        assert_eq!(&*region.view(2, 1).unwrap(), b"e");
+        assert_eq!(region.view(4, usize::MAX).unwrap().len(), 0);
+        assert!(region.view(5, 1).is_none());
+    }
+
+    #[test]
+    fn there_is_one_writer() {
+        let region = heap(16);
+        let writer = region.claim().unwrap();
+        assert!(region.claim().is_none());
+        drop(writer);
+        assert!(region.claim().is_some());
+    }
+
+    #[test]
+    fn a_retraction_under_a_view_retires_the_writer_and_keeps_what_the_view_holds() {
+        let region = heap(16);
+        let mut writer = region.claim().unwrap();
+        write(&mut writer, b"keepcut!");
+        let held = region.view(0, 8).unwrap();
+        assert!(writer.retract(4).is_none());
+        assert_eq!(&*held, b"keepcut!");
+        assert_eq!(&*region.view(0, 8).unwrap(), b"keep");
+        assert!(region.claim().is_none());
+    }
+
+    #[test]
+    fn a_retraction_with_only_shorter_or_dropped_views_keeps_the_writer() {
+        let region = heap(16);
+        let mut writer = region.claim().unwrap();
+        write(&mut writer, b"keep");
+        let held = region.view(0, 4).unwrap();
+        let mut writer = writer.retract(4).unwrap();
+        write(&mut writer, b"cut!");
+        drop(region.view(0, 8));
+        drop(held);
+        let mut writer = writer.retract(4).unwrap();
+        write(&mut writer, b"new!");
+        assert_eq!(&*region.view(0, 8).unwrap(), b"keepnew!");
+    }
+
+    #[test]
+    fn a_narrowed_view_counts_as_a_view() {
+        let region = heap(8);
+        let mut writer = region.claim().unwrap();
+        write(&mut writer, b"abcdefgh");
+        let whole = region.view(0, 8).unwrap();
+        let part = whole.narrow(2..4).unwrap();
+        assert!(whole.narrow(2..9).is_none());
+        drop(whole);
+        assert_eq!(&*part, b"cd");
+        assert!(
+            writer.retract(6).is_none(),
+            "the reach of a region only grows"
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! The steps that change segment files and directories, each durable when it returns.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::allocate;
+use crate::error::Error;
+use crate::folder::{Folder, segment_name};
+use crate::position::Offset;
+
+use super::SegmentStep;
+
+pub(super) fn run(step: &SegmentStep, folder: &Folder, segment_size: u64) -> Result<(), Error> {
+    match step {
+        SegmentStep::Prepare { base } => prepare(folder, *base, segment_size),
+        SegmentStep::Admit { base } => admit(folder, *base),
+        SegmentStep::SaveReason { into, reason } => {
+            warn_unsaved(save_reason(folder, into, reason));
+            Ok(())
+        }
+        SegmentStep::SaveTail { from, to, into } => {
+            warn_unsaved(save_tail(folder, segment_size, *from..*to, into));
+            Ok(())
+        }
+        SegmentStep::Remove { path, into } => remove(folder, path, into.as_deref()),
+        SegmentStep::Erase { at } => erase(folder, segment_size, *at),
+        SegmentStep::Rewrite { base, end } => rewrite(folder, segment_size, *base, *end),
+        SegmentStep::Sync { base } => {
+            let path = folder.segment(*base);
+            let synced = File::open(&path).and_then(|file| file.sync_data());
+            synced.map_err(Error::io("sync", &path))
+        }
+        SegmentStep::Directories => directories(folder),
+        SegmentStep::CreateAbort { process } => create_abort(folder, *process),
+        SegmentStep::MoveAside { name, into } => move_aside(folder, name, into),
+    }
+}
+
+fn prepare(folder: &Folder, base: Offset, segment_size: u64) -> Result<(), Error> {
+    make_directory(&folder.prepare())?;
+    allocate::create(&folder.prepared(base), segment_size).map(drop)
+}
+
+fn admit(folder: &Folder, base: Offset) -> Result<(), Error> {
+    let (from, to) = (folder.prepared(base), folder.segment(base));
+    // A segment that is there already has another owner; its bytes are not to be renamed over.
+    if to.exists() {
+        let exists = io::Error::from(io::ErrorKind::AlreadyExists);
+        return Err(Error::io("create", &to)(exists));
+    }
+    fs::rename(&from, &to).map_err(Error::io("rename a prepared segment to", &to))?;
+    allocate::sync_directory(&folder.commit_log())
+}
+
+/// Keeping a copy is a courtesy: when it fails the cut goes on.
+fn warn_unsaved(saved: Result<(), Error>) {
+    if let Err(error) = saved {
+        tracing::warn!(%error, "bytes to be cut could not be saved first");
+    }
+}
+
+fn save_reason(folder: &Folder, into: &Path, reason: &str) -> Result<(), Error> {
+    make_directory(&folder.truncated())?;
+    make_directory(into)?;
+    let path = into.join("reason.txt");
+    fs::write(&path, format!("{reason}\n"))
+        .and_then(|()| File::open(&path)?.sync_all())
+        .map_err(Error::io("write", &path))?;
+    allocate::sync_directory(into)
+}
+
+fn save_tail(
+    folder: &Folder,
+    segment_size: u64,
+    range: Range<Offset>,
+    into: &Path,
+) -> Result<(), Error> {
+    let base = range.start - range.start % segment_size;
+    let name = format!("{}.from-{}", segment_name(base), range.start);
+    let len = range.end - range.start;
+    copy_range(
+        &folder.segment(base),
+        range.start - base,
+        len,
+        &into.join(name),
+    )?;
+    allocate::sync_directory(into)
+}
+
+fn copy_range(source: &Path, at: u64, len: u64, target: &Path) -> Result<(), Error> {
+    let mut from = File::open(source).map_err(Error::io("open", source))?;
+    from.seek(SeekFrom::Start(at))
+        .map_err(Error::io("read", source))?;
+    let mut to = File::create(target).map_err(Error::io("create", target))?;
+    io::copy(&mut from.take(len), &mut to)
+        .and_then(|_| to.sync_all())
+        .map_err(Error::io("copy a segment to", target))
+}
+
+fn remove(folder: &Folder, path: &Path, into: Option<&Path>) -> Result<(), Error> {
+    let moved = into.is_some_and(|into| match move_into(path, into) {
+        Ok(()) => true,
+        Err(error) => {
+            warn_unsaved(Err(error));
+            false
+        }
+    });
+    if !moved {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("remove", path)(error));
+            }
+            _ => {}
+        }
+    }
+    allocate::sync_directory(&folder.commit_log())
+}
+
+fn move_into(path: &Path, into: &Path) -> Result<(), Error> {
+    let target = into.join(path.file_name().unwrap_or_default());
+    fs::rename(path, &target).map_err(Error::io("move a segment to", &target))?;
+    allocate::sync_directory(into)
+}
+
+fn erase(folder: &Folder, segment_size: u64, at: Offset) -> Result<(), Error> {
+    let base = at - at % segment_size;
+    let path = folder.segment(base);
+    OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|file| allocate::erase(&file, at - base, segment_size))
+        .map_err(Error::io("erase the end of", &path))
+}
+
+fn rewrite(folder: &Folder, segment_size: u64, base: Offset, end: Offset) -> Result<(), Error> {
+    let (path, fresh) = (folder.segment(base), folder.prepared(base));
+    make_directory(&folder.prepare())?;
+    let mut target = allocate::create(&fresh, segment_size)?;
+    let source = File::open(&path).map_err(Error::io("open", &path))?;
+    let copied = io::copy(&mut source.take(end - base), &mut target)
+        .and_then(|_| target.sync_all())
+        .and_then(|()| fs::rename(&fresh, &path));
+    copied.map_err(Error::io("replace", &path))?;
+    allocate::sync_directory(&folder.commit_log())
+}
+
+fn directories(folder: &Folder) -> Result<(), Error> {
+    make_directory(&folder.commit_log())?;
+    let directory = folder.prepare();
+    let entries = match fs::read_dir(&directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(Error::io("list", &directory))?,
+    };
+    for entry in entries {
+        let path = entry.map_err(Error::io("list", &directory))?.path();
+        fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+    }
+    Ok(())
+}
+
+fn create_abort(folder: &Folder, process: u32) -> Result<(), Error> {
+    let path = folder.abort();
+    fs::write(&path, process.to_string())
+        .and_then(|()| File::open(&path)?.sync_all())
+        .map_err(Error::io("write", &path))?;
+    allocate::sync_directory(folder.root())
+}
+
+fn move_aside(folder: &Folder, name: &str, into: &Path) -> Result<(), Error> {
+    let from = folder.root().join(name);
+    if !from.exists() {
+        return Ok(());
+    }
+    make_directory(into)?;
+    let target = into.join(name);
+    fs::rename(&from, &target).map_err(Error::io("move aside", &from))?;
+    allocate::sync_directory(into)?;
+    allocate::sync_directory(folder.root())
+}
+
+/// Makes a directory and its name durable; its parent must exist.
+fn make_directory(path: &Path) -> Result<(), Error> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        made => made.map_err(Error::io("create", path))?,
+    }
+    let parent: PathBuf = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    allocate::sync_directory(&parent)
+}

@@ -1,0 +1,247 @@
+//! One store folder: its lock, its commit log, its epoch file and its state file, and the order in which
+//! they become durable.
+//!
+//! Everything that changes a role, the epochs or where the log ends goes through here, one at a time
+//! under the role lock. Locks are taken in the order role, tail, then the log's own and the files.
+
+mod close;
+mod config;
+mod cut;
+mod lock;
+mod open;
+mod read;
+mod role;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::commit_log::{Appended, CommitLog, Tail};
+use crate::epoch_list::EpochList;
+use crate::error::Error;
+use crate::flush::{Flush, Marked};
+use crate::folder::Folder;
+use crate::position::{Epoch, Offset};
+use crate::record::Message;
+use crate::steps::{Files, SegmentStep, run_segment_steps};
+
+pub use config::{MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, StoreConfig};
+pub use cut::Truncation;
+use lock::StoreLock;
+pub use open::OpenReport;
+pub use read::{RecordView, Records, SegmentInfo};
+
+/// An open store folder.
+///
+/// Shared as `Arc<Store>`; all calls may be made from any thread. Dropping it without [`Store::close`]
+/// leaves the folder as a crash of the process would.
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the store, its threads and its receiver have in common.
+pub(crate) struct Shared {
+    pub(crate) config: StoreConfig,
+    pub(crate) folder: Folder,
+    pub(crate) log: CommitLog,
+    pub(crate) flush: Flush,
+    pub(crate) role: Mutex<Role>,
+    pub(crate) disk: Mutex<Disk>,
+    epochs: RwLock<Arc<EpochList>>,
+    boot_id: [u8; 16],
+    report: OpenReport,
+    closed: AtomicBool,
+    lock: Mutex<Option<StoreLock>>,
+}
+
+/// What this node is now.
+#[derive(Default)]
+pub(crate) struct Role {
+    /// Master of this epoch.
+    pub(crate) master: Option<Epoch>,
+    /// A receiver is out.
+    pub(crate) receiver: bool,
+    /// The folder was made ready for bytes that Java's index does not know.
+    pub(crate) writes_begun: bool,
+}
+
+/// The small files, and what is known about them.
+pub(crate) struct Disk {
+    pub(crate) files: Files,
+    pub(crate) marked: Marked,
+    /// Flushed mark, start of a record below it, and the store time there, of the last good sync.
+    pub(crate) proven: Option<(Offset, Offset, i64)>,
+    /// The epoch served last may be served again: the log is what it was then.
+    pub(crate) restart_allowed: bool,
+}
+
+/// What a node has promised; durable before it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promises {
+    /// The newest epoch this node was told of.
+    pub max_epoch: Option<Epoch>,
+    /// The newest epoch this node was master of.
+    pub served_epoch: Option<Epoch>,
+    /// How often the store was opened.
+    pub incarnation: u64,
+    /// Whether `served_epoch` may be served again: the log is provably what it was then.
+    pub may_serve_again: bool,
+}
+
+impl Store {
+    /// Appends one message as master. In memory on return; see [`Store::wait_flushed`] for the disk.
+    ///
+    /// # Errors
+    /// Nothing was written if it fails: [`Error::NotWritable`] unless master, [`Error::Message`] or
+    /// [`Error::TooLarge`] for what cannot be a record here, [`Error::NoSpace`] when the next segment
+    /// cannot be had, [`Error::Failed`] after a failed sync.
+    pub fn append(&self, message: &Message<'_>) -> Result<Appended, Error> {
+        let mut appended = None;
+        self.append_each(std::slice::from_ref(message), |it| appended = Some(it))?;
+        appended.ok_or(Error::NotWritable {
+            why: "the message was not stored",
+        })
+    }
+
+    /// Appends all of `messages` as one unit: consecutive records in one segment, published together
+    /// (RocketMQ: MessageExtBatch). In memory on return.
+    ///
+    /// # Errors
+    /// As for [`Store::append`]; none of them was written then.
+    pub fn append_batch(&self, messages: &[Message<'_>]) -> Result<Vec<Appended>, Error> {
+        let mut appended = Vec::with_capacity(messages.len());
+        self.append_each(messages, |it| appended.push(it))?;
+        Ok(appended)
+    }
+
+    fn append_each(
+        &self,
+        messages: &[Message<'_>],
+        stored: impl FnMut(Appended),
+    ) -> Result<(), Error> {
+        self.shared.check_usable()?;
+        self.shared.hold_back()?;
+        self.shared.log.append(messages, stored)
+    }
+
+    /// Makes everything published when it is called durable, and answers the flushed mark.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if a sync failed, now or earlier: the store must be opened again.
+    pub fn flush(&self) -> Result<Offset, Error> {
+        self.shared.check_usable()?;
+        self.shared.sync_to(self.shared.log.end())
+    }
+
+    /// Waits until every byte below `offset` is durable, `timeout` at most, and answers the flushed
+    /// mark. Many waiters share one sync.
+    ///
+    /// # Errors
+    /// [`Error::FlushTimeout`] when the time is over, [`Error::Failed`] if a sync failed,
+    /// [`Error::OutOfRange`] if a truncation took the offset away.
+    pub fn wait_flushed(&self, offset: Offset, timeout: Duration) -> Result<Offset, Error> {
+        self.shared.check_usable()?;
+        self.shared.wait_flushed(offset, timeout)
+    }
+
+    /// What was found and changed when the store was opened.
+    #[must_use]
+    pub fn opened(&self) -> &OpenReport {
+        &self.shared.report
+    }
+
+    /// What this node has promised.
+    #[must_use]
+    pub fn promises(&self) -> Promises {
+        let disk = self.shared.disk.lock();
+        let state = disk.files.state();
+        Promises {
+            max_epoch: state.max_epoch,
+            served_epoch: state.served_epoch,
+            incarnation: state.incarnation,
+            may_serve_again: disk.restart_allowed,
+        }
+    }
+
+    /// Which master wrote which bytes, as the epoch file says.
+    #[must_use]
+    pub fn epochs(&self) -> Arc<EpochList> {
+        self.shared.epochs()
+    }
+
+    /// Moves the confirm offset up to `offset`, at most to the published end; never down. It reaches the
+    /// disk within about a second, never ahead of the bytes below it.
+    pub fn set_confirm(&self, offset: Offset) {
+        let mut progress = self.shared.flush.progress();
+        progress.confirm = progress.confirm.max(offset.min(self.shared.log.end()));
+    }
+}
+
+impl Shared {
+    pub(crate) fn epochs(&self) -> Arc<EpochList> {
+        Arc::clone(&self.epochs.read())
+    }
+
+    pub(crate) fn set_epochs(&self, list: EpochList) {
+        *self.epochs.write() = Arc::new(list);
+    }
+
+    /// Fails when the store was closed or has failed.
+    pub(crate) fn check_usable(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::Closed);
+        }
+        self.flush.check()
+    }
+
+    /// Erases bytes that were received and never published: no epoch entry, no handshake and no
+    /// promotion may find them.
+    pub(crate) fn settle(&self, tail: &mut Tail) -> Result<(), Error> {
+        if tail.pen_is_out() {
+            return Err(Error::WindowOutstanding);
+        }
+        let end = self.log.end();
+        if tail.dirty_to > end {
+            let steps = [SegmentStep::Erase { at: end }];
+            self.run_segment_steps(&steps)
+                .map_err(|error| self.fail(error))?;
+            tail.dirty_to = end;
+        }
+        Ok(())
+    }
+
+    /// Before the first byte that Java's key index would not know: the index goes out of its sight, and
+    /// Java makes a new one from the log.
+    pub(crate) fn begin_writes(&self, role: &mut Role) -> Result<(), Error> {
+        if role.writes_begun {
+            return Ok(());
+        }
+        let mut disk = self.disk.lock();
+        if self.folder.root().join(INDEX).exists() {
+            let step = SegmentStep::MoveAside {
+                name: INDEX,
+                into: self.folder.aside(),
+            };
+            let moved = disk.files.checkpoint().and_then(|mut checkpoint| {
+                checkpoint.index_msg_timestamp_ms = 0;
+                disk.files.write_checkpoint(checkpoint)?;
+                self.run_segment_steps(&[step])
+            });
+            moved.map_err(|error| self.fail_with(&mut disk, error))?;
+        }
+        role.writes_begun = true;
+        Ok(())
+    }
+
+    pub(crate) fn run_segment_steps(&self, steps: &[SegmentStep]) -> Result<(), Error> {
+        let settings = self.log.settings();
+        run_segment_steps(steps, &self.folder, settings.segment_size, &settings.hook)
+    }
+}
+
+/// Java's key index.
+const INDEX: &str = "index";

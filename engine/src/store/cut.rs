@@ -1,0 +1,280 @@
+//! Truncation: bytes before their epoch entries, marks down first and up last.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::checkpoint::Checkpoint;
+use crate::commit_log::{Retraction, Tail};
+use crate::epoch_list::EpochList;
+use crate::error::Error;
+use crate::flush::Marked;
+use crate::position::Offset;
+use crate::steps::{CutPlan, SavePlan, SegmentStep, Step, cut_steps, run_steps};
+
+use super::{Disk, INDEX, Role, Shared, Store};
+
+/// What of Java's is derived from the log and speaks of bytes that a cut takes away.
+const DERIVED: [&str; 4] = [
+    "consumequeue",
+    "consumequeue_ext",
+    "batchconsumequeue",
+    INDEX,
+];
+
+/// What a truncation did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// Bytes that are gone from the log.
+    pub cut_bytes: u64,
+    /// Segment files that are gone from it, prepared ones not counted.
+    pub removed_segments: usize,
+    /// Where the bytes were copied to, if they were.
+    pub saved_to: Option<PathBuf>,
+    /// The cut went below the confirm offset: consumers may have seen what is gone.
+    pub below_confirm: bool,
+}
+
+impl Store {
+    /// Cuts the log at `to`, a record boundary, and makes `epochs` the epoch list; as slave only, with
+    /// no receiver open. Views that exist keep their bytes. With `to` at the end only the list changes.
+    ///
+    /// On return the cut is durable: no byte of the old tail will be read again, whatever happens. The
+    /// reason goes beside the saved bytes.
+    ///
+    /// # Errors
+    /// Before anything was done: [`Error::IsMaster`], [`Error::ReceiverActive`],
+    /// [`Error::WindowOutstanding`], [`Error::OutOfRange`], [`Error::NotARecordBoundary`],
+    /// [`Error::EpochEntry`] if the list does not fit a log that ends at `to`. In the middle of it any
+    /// failure is final: the store must be opened again, and the same cut asked for again.
+    pub fn truncate(
+        &self,
+        to: Offset,
+        epochs: EpochList,
+        reason: &str,
+    ) -> Result<Truncation, Error> {
+        let shared = &*self.shared;
+        let mut role = shared.role.lock();
+        shared.check_usable()?;
+        shared.check_cut(&role, to, &epochs)?;
+        shared.begin_writes(&mut role)?;
+        let mut tail = shared.log.lock_tail();
+        shared.settle(&mut tail)?;
+        let done = if to == shared.log.end() {
+            shared.replace_epochs(epochs)?;
+            Truncation {
+                cut_bytes: 0,
+                removed_segments: 0,
+                saved_to: None,
+                below_confirm: false,
+            }
+        } else {
+            shared.cut(&mut tail, to, epochs, reason)?
+        };
+        Ok(done)
+    }
+}
+
+impl Shared {
+    fn check_cut(&self, role: &Role, to: Offset, epochs: &EpochList) -> Result<(), Error> {
+        if role.master.is_some() {
+            return Err(Error::IsMaster {
+                why: "only a slave cuts its log",
+            });
+        }
+        if role.receiver {
+            return Err(Error::ReceiverActive);
+        }
+        let (min, end) = (self.log.min(), self.log.end());
+        if to < min || to > end {
+            return Err(Error::OutOfRange {
+                offset: to,
+                min,
+                end,
+            });
+        }
+        if !self.log.is_record_boundary(to)? {
+            return Err(Error::NotARecordBoundary { offset: to });
+        }
+        if let Some(last) = epochs.last().filter(|last| last.start > to) {
+            let why = format!("the log is to end at {to}");
+            return Err(Error::EpochEntry {
+                epoch: last.epoch,
+                start: last.start,
+                why,
+            });
+        }
+        if to > min && epochs.covering(min).is_none() {
+            let first = epochs.entries().first().copied();
+            return Err(Error::EpochEntry {
+                epoch: first.map_or(0, |first| first.epoch),
+                start: first.map_or(0, |first| first.start),
+                why: format!("no entry covers the log's first byte at {min}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes `list` the epoch list, durably; the log stays.
+    pub(crate) fn replace_epochs(&self, list: EpochList) -> Result<(), Error> {
+        if *self.epochs() == list {
+            return Ok(());
+        }
+        let mut disk = self.disk.lock();
+        let steps = [Step::Epochs(list.clone())];
+        self.run(&mut disk, &steps)?;
+        self.set_epochs(list);
+        Ok(())
+    }
+
+    fn cut(
+        &self,
+        tail: &mut Tail,
+        to: Offset,
+        epochs: EpochList,
+        reason: &str,
+    ) -> Result<Truncation, Error> {
+        let min = self.log.min();
+        let last_record = self.log.record_start_before(to)?;
+        let last_store_ms = match last_record {
+            Some(at) => self.log.record(at)?.record().store_timestamp_ms(),
+            None => 0,
+        };
+        let flushed = self.flush.flushed();
+        let confirm = self.flush.progress().confirm;
+        let retraction = self.log.retract(tail, to)?;
+        self.log
+            .set_last_record(last_record.unwrap_or(min), last_store_ms);
+        let mut disk = self.disk.lock();
+        let generation = disk.files.state().generation + 1;
+        self.flush.lower(to, generation);
+        let below_confirm = to < confirm;
+        let cut_bytes = retraction.old_end - to;
+        if below_confirm {
+            tracing::error!(
+                to,
+                confirm,
+                cut_bytes,
+                "the cut goes below the confirm offset"
+            );
+        }
+        let save = self.save_plan(to, &retraction, reason, below_confirm);
+        let saved_to = save.as_ref().map(|save| save.into.clone());
+        let checkpoint = self.checkpoint_after_cut(&mut disk, to, last_store_ms)?;
+        let mut lowered = disk.files.state();
+        lowered.flushed = lowered.flushed.min(to);
+        lowered.scan_from = lowered
+            .scan_from
+            .min(last_record.unwrap_or(min))
+            .min(lowered.flushed);
+        lowered.generation = generation;
+        let mut raised = lowered;
+        raised.flushed = to;
+        let plan = CutPlan {
+            to,
+            aside: self.derived_aside(),
+            save,
+            remove: retraction
+                .remove
+                .iter()
+                .map(|base| self.folder.segment(*base))
+                .collect(),
+            cut: retraction.cut,
+            replace: retraction.replace,
+            sync: self.unsynced(flushed, to, retraction.cut),
+            lowered,
+            epochs: epochs.clone(),
+            checkpoint,
+            raised,
+        };
+        self.run(&mut disk, &cut_steps(plan))?;
+        disk.proven = None;
+        disk.marked = Marked::now(to, confirm.min(to));
+        let removed_segments = retraction.removed_segments;
+        let resumed = self.log.resume(tail, retraction);
+        resumed.map_err(|error| self.fail_with(&mut disk, error))?;
+        self.set_epochs(epochs);
+        self.flush.raise(to);
+        Ok(Truncation {
+            cut_bytes,
+            removed_segments,
+            saved_to,
+            below_confirm,
+        })
+    }
+
+    fn save_plan(
+        &self,
+        to: Offset,
+        retraction: &Retraction,
+        reason: &str,
+        below_confirm: bool,
+    ) -> Option<SavePlan> {
+        let most = self.config.save_truncated_bytes?;
+        let size = self.log.settings().segment_size;
+        let cut_bytes = retraction.old_end - to;
+        if cut_bytes > most && !below_confirm {
+            tracing::warn!(cut_bytes, most, "too many bytes to be saved before the cut");
+            return None;
+        }
+        let now_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_millis();
+        Some(SavePlan {
+            into: self.folder.truncated().join(format!("{now_ms}-{to}")),
+            reason: format!(
+                "cut at {to}, the log ended at {}: {reason}",
+                retraction.old_end
+            ),
+            tail_end: retraction.old_end.min(to - to % size + size),
+        })
+    }
+
+    fn checkpoint_after_cut(
+        &self,
+        disk: &mut Disk,
+        to: Offset,
+        last_store_ms: i64,
+    ) -> Result<Checkpoint, Error> {
+        let read = disk.files.checkpoint();
+        let mut checkpoint = read.map_err(|error| self.fail_with(disk, error))?;
+        let last = &mut checkpoint.physic_msg_timestamp_ms;
+        *last = last_store_ms.min(*last);
+        // Java makes consume queues and index anew from records younger than these.
+        checkpoint.logics_msg_timestamp_ms = 0;
+        checkpoint.index_msg_timestamp_ms = 0;
+        checkpoint.confirm_offset = checkpoint.confirm_offset.min(to.cast_signed());
+        Ok(checkpoint)
+    }
+
+    fn derived_aside(&self) -> Vec<SegmentStep> {
+        let there = DERIVED
+            .into_iter()
+            .filter(|name| self.folder.root().join(name).exists());
+        there
+            .map(|name| SegmentStep::MoveAside {
+                name,
+                into: self.folder.aside(),
+            })
+            .collect()
+    }
+
+    /// Segments with bytes of `[flushed, to)`, the one the cut lies in left out.
+    fn unsynced(&self, flushed: Offset, to: Offset, cut: Option<Offset>) -> Vec<Offset> {
+        let segments = self.log.segments();
+        let open = segments
+            .iter()
+            .filter(|it| it.limit() > flushed && it.base() < to);
+        open.map(|segment| segment.base())
+            .filter(|base| Some(*base) != cut)
+            .collect()
+    }
+
+    /// Runs steps whose failure is final.
+    pub(crate) fn run(&self, disk: &mut Disk, steps: &[Step]) -> Result<(), Error> {
+        let settings = self.log.settings();
+        let size = settings.segment_size;
+        run_steps(steps, &self.folder, size, &mut disk.files, &settings.hook)
+            .map_err(|error| self.fail_with(disk, error))
+    }
+}

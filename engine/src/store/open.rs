@@ -1,0 +1,231 @@
+//! Opening: find the end, write the marks of an open store, erase what lies behind the end.
+//!
+//! Nothing but the lock is written before everything was looked at and accepted. Running it twice gives
+//! the same result.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::boot::boot_id;
+use crate::commit_log::{CommitLog, LogSettings, LogStart, prepare_loop};
+use crate::error::Error;
+use crate::flush::{Flush, Marked, flush_loop};
+use crate::folder::{Folder, SegmentFile};
+use crate::position::Offset;
+use crate::recovery::{Examination, Findings, Torn, examine, open_steps};
+use crate::segment::Segment;
+use crate::state_file::State;
+use crate::steps::{Files, run_steps};
+
+use super::lock::StoreLock;
+use super::{Disk, Role, Shared, Store, StoreConfig};
+
+/// What an open found, and what it changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenReport {
+    /// The marks of a clean stop proved the end; no records were scanned.
+    pub clean: bool,
+    /// Bytes of records that were scanned.
+    pub scanned_bytes: u64,
+    /// A record at the end that was not whole; the log ends before it.
+    pub torn: Option<Torn>,
+    /// Written bytes that were given up with it; 0 if nothing was torn.
+    pub cut_bytes: u64,
+    /// Files that were removed from `commitlog/`: behind the end, behind a gap, or empty.
+    pub removed: Vec<PathBuf>,
+    /// What lies under `commitlog/` and is no segment; left alone, but Java refuses to start with it.
+    pub unexpected: Vec<PathBuf>,
+    /// Epoch entries that started behind the end were dropped.
+    pub epochs_dropped: bool,
+    /// Bytes of each segment.
+    pub segment_size: u64,
+}
+
+impl Store {
+    /// Opens the store, alone on this machine, and brings it to a state where nothing behind the end
+    /// can be read. Costs a few pages after a clean stop, and a scan from the last mark on (about a
+    /// second's writes) after a crash; a folder written by Java is scanned whole.
+    ///
+    /// On return everything up to the end is durable. Appends are refused until [`Store::promote`].
+    ///
+    /// # Errors
+    /// [`Error::Locked`] or [`Error::OpenInThisProcess`] if somebody has it open;
+    /// [`Error::Damaged`], [`Error::Epochs`], [`Error::EpochFile`], [`Error::StateFile`] or
+    /// [`Error::SegmentSize`] if what is there cannot be trusted, with nothing changed.
+    pub fn open(config: StoreConfig) -> Result<Self, Error> {
+        config.check()?;
+        let dir = &config.dir;
+        fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
+        let folder = Folder::new(&fs::canonicalize(dir).map_err(Error::io("find", dir))?);
+        let lock = StoreLock::take(&folder)?;
+        let boot_id = boot_id();
+        let findings = examine(&Examination {
+            folder: &folder,
+            segment_size: config.segment_size,
+            adopt_segment_size: config.adopt_segment_size,
+            boot_id,
+            progress: config.progress.clone(),
+        })?;
+        report(&folder, &findings);
+        let mut files = Files::new(&folder);
+        let (dirty, flushed) = states(&findings, boot_id);
+        let steps = open_steps(&findings, std::process::id(), dirty, flushed);
+        let hook = &config.stop_before;
+        run_steps(&steps, &folder, findings.segment_size, &mut files, hook)?;
+        let confirm = files.checkpoint()?.confirm_offset.cast_unsigned();
+        let log = open_log(&folder, &config, &findings)?;
+        let confirm = floor(&log, &findings, confirm)?;
+        let shared = Arc::new(Shared {
+            flush: Flush::new(findings.end, confirm, files.state().generation),
+            folder,
+            log,
+            role: Mutex::new(Role::default()),
+            disk: Mutex::new(Disk {
+                marked: Marked::now(files.state().flushed, confirm),
+                proven: None,
+                restart_allowed: files.state().boot_id == boot_id && boot_id != [0; 16],
+                files,
+            }),
+            epochs: RwLock::new(Arc::new(findings.epochs.clone())),
+            boot_id,
+            report: OpenReport::of(findings),
+            closed: AtomicBool::new(false),
+            lock: Mutex::new(Some(lock)),
+            config,
+        });
+        let mut threads = vec![spawn("epochlog-flush", &shared, flush_loop)?];
+        if shared.config.prefault_ahead_bytes > 0 {
+            threads.push(spawn("epochlog-prepare", &shared, |shared| {
+                prepare_loop(&shared.log)
+            })?);
+        }
+        Ok(Self {
+            shared,
+            threads: Mutex::new(threads),
+        })
+    }
+}
+
+impl OpenReport {
+    fn of(findings: Findings) -> Self {
+        Self {
+            clean: findings.clean,
+            scanned_bytes: findings.scanned_bytes,
+            cut_bytes: findings.torn.as_ref().map_or(0, |torn| torn.cut_bytes),
+            torn: findings.torn,
+            removed: findings.leftovers,
+            unexpected: findings.unexpected,
+            epochs_dropped: findings.epochs_changed,
+            segment_size: findings.segment_size,
+        }
+    }
+}
+
+/// The state while open, and the one once what was scanned is durable.
+fn states(findings: &Findings, boot_id: [u8; 16]) -> (State, State) {
+    let before = findings.state.unwrap_or(State {
+        // A folder of Java's: it has followed what its epoch file names, and served unknown epochs.
+        max_epoch: findings.epochs.last().map(|last| last.epoch),
+        boot_id,
+        ..State::default()
+    });
+    // Once this node cannot prove its log, it stays so until it serves a newer epoch: the zero id
+    // equals no boot, whatever stops follow.
+    let proven = before.boot_id != [0; 16] && (findings.clean || findings.same_memory);
+    let proven = proven || findings.state.is_none();
+    let flushed = before.flushed.clamp(findings.min, findings.end);
+    let dirty = State {
+        clean: None,
+        boot_id: if proven { boot_id } else { [0; 16] },
+        incarnation: before.incarnation + 1,
+        flushed,
+        scan_from: before.scan_from.clamp(findings.min, flushed),
+        generation: before.generation + 1,
+        ..before
+    };
+    let durable = State {
+        flushed: findings.end,
+        scan_from: findings.last_record.unwrap_or(dirty.scan_from),
+        sync_failed: false,
+        ..dirty
+    };
+    (dirty, durable)
+}
+
+fn open_log(
+    folder: &Folder,
+    config: &StoreConfig,
+    findings: &Findings,
+) -> Result<CommitLog, Error> {
+    let size = findings.segment_size;
+    let map = |file: &SegmentFile| {
+        let published = (findings.end - file.base.min(findings.end)).min(size);
+        Segment::open(file.path.clone(), file.base, size, published)
+    };
+    let settings = LogSettings {
+        folder: folder.clone(),
+        segment_size: size,
+        encode: config.encode,
+        prefault_ahead: config.prefault_ahead_bytes,
+        hook: config.stop_before.clone(),
+    };
+    let start = LogStart {
+        segments: findings
+            .segments
+            .iter()
+            .map(map)
+            .collect::<Result<_, _>>()?,
+        prepared: findings.prepared.as_ref().map(map).transpose()?,
+        min: findings.min,
+        end: findings.end,
+        last_record: findings.last_record.unwrap_or(findings.min),
+        last_store_ms: findings.last_store_ms,
+    };
+    CommitLog::new(settings, start)
+}
+
+/// The confirm offset of the checkpoint, on a record's end inside the log.
+fn floor(log: &CommitLog, findings: &Findings, confirm: Offset) -> Result<Offset, Error> {
+    let confirm = confirm.clamp(findings.min, findings.end);
+    // After a clean stop it is what this program wrote.
+    if findings.clean {
+        Ok(confirm)
+    } else {
+        log.record_boundary_before(confirm)
+    }
+}
+
+fn report(folder: &Folder, findings: &Findings) {
+    for path in &findings.unexpected {
+        tracing::warn!(path = %path.display(), "no segment, left alone; Java would not start here");
+    }
+    for path in &findings.leftovers {
+        tracing::warn!(path = %path.display(), "behind the log's end, removed");
+    }
+    if let Some(Torn {
+        offset,
+        why,
+        cut_bytes,
+    }) = &findings.torn
+    {
+        let folder = folder.root().display();
+        tracing::warn!(%folder, offset, why, cut_bytes, "the log ends at a record that is not whole");
+    }
+}
+
+fn spawn(
+    name: &str,
+    shared: &Arc<Shared>,
+    run: fn(&Shared),
+) -> Result<thread::JoinHandle<()>, Error> {
+    let on_thread = Arc::clone(shared);
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || run(&on_thread))
+        .map_err(Error::io("start a thread for", shared.folder.root()))
+}

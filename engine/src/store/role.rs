@@ -1,0 +1,158 @@
+//! Becoming master, ceasing to be it. The promise is durable before the role begins, the epoch's entry
+//! before its first byte.
+
+use crate::error::Error;
+use crate::position::{Epoch, EpochEntry, MAX_EPOCH};
+use crate::steps::{promote_steps, run_steps};
+
+use super::{Disk, Shared, Store};
+
+const FENCED: &str = "this node is no master";
+
+impl Store {
+    /// Makes this node master of `epoch`: appends are taken from now on, under an entry that starts at
+    /// the log's end. Promise and entry are durable on return. Asked again for the same epoch it
+    /// answers the same entry; an epoch served before keeps its start.
+    ///
+    /// The first promotion after an open with a log of its own walks the whole log for the next queue
+    /// offsets.
+    ///
+    /// # Errors
+    /// [`Error::StaleEpoch`] if a newer epoch was seen, [`Error::NeedsNewerEpoch`] if this epoch was
+    /// served before a stop after which the log cannot be proven, [`Error::ReceiverActive`] or
+    /// [`Error::WindowOutstanding`] while the slave's side is not finished.
+    pub fn promote(&self, epoch: Epoch) -> Result<EpochEntry, Error> {
+        let shared = &*self.shared;
+        let mut role = shared.role.lock();
+        shared.check_usable()?;
+        if role.receiver {
+            return Err(Error::ReceiverActive);
+        }
+        if role.master == Some(epoch)
+            && let Some(entry) = shared.epochs().find(epoch)
+        {
+            return Ok(entry);
+        }
+        shared.may_serve(&shared.disk.lock(), epoch)?;
+        shared.begin_writes(&mut role)?;
+        let mut tail = shared.log.lock_tail();
+        shared.settle(&mut tail)?;
+        shared.log.load_queue_offsets(&mut tail)?;
+        let end = shared.log.end();
+        let mut list = (*shared.epochs()).clone();
+        let mut changed = list.drop_starting_after(end);
+        let entry = match list.find(epoch) {
+            Some(entry) => entry,
+            None => {
+                let entry = EpochEntry { epoch, start: end };
+                list.append(entry).map_err(|why| Error::EpochEntry {
+                    epoch,
+                    start: end,
+                    why: why.to_string(),
+                })?;
+                changed = true;
+                entry
+            }
+        };
+        let mut disk = shared.disk.lock();
+        let mut state = disk.files.state();
+        state.max_epoch = Some(epoch);
+        state.served_epoch = Some(epoch);
+        state.boot_id = shared.boot_id;
+        let steps = promote_steps(state, changed.then(|| list.clone()));
+        let settings = shared.log.settings();
+        let size = settings.segment_size;
+        run_steps(
+            &steps,
+            &shared.folder,
+            size,
+            &mut disk.files,
+            &settings.hook,
+        )
+        .map_err(|error| shared.fail_with(&mut disk, error))?;
+        disk.restart_allowed = shared.boot_id != [0; 16];
+        shared.set_epochs(list);
+        role.master = Some(epoch);
+        tail.refused = None;
+        Ok(entry)
+    }
+
+    /// Follows another master's `epoch`: appends are refused from now on, and no epoch below it will be
+    /// served. The promise is durable on return. The log stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::StaleEpoch`] if a newer epoch was seen; nothing has changed then.
+    pub fn demote(&self, epoch: Epoch) -> Result<(), Error> {
+        let shared = &*self.shared;
+        let mut role = shared.role.lock();
+        shared.check_usable()?;
+        let mut disk = shared.disk.lock();
+        let mut state = disk.files.state();
+        check_range(epoch)?;
+        if let Some(max_epoch) = state.max_epoch.filter(|max| epoch < *max) {
+            return Err(Error::StaleEpoch {
+                asked: epoch,
+                max_epoch,
+            });
+        }
+        drop(disk);
+        shared.log.lock_tail().refused = Some(FENCED);
+        role.master = None;
+        disk = shared.disk.lock();
+        if state.max_epoch != Some(epoch) {
+            state = disk.files.state();
+            state.max_epoch = Some(epoch);
+            let written = disk.files.write_state(&state);
+            written.map_err(|error| shared.fail_with(&mut disk, error))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses appends from now on, without a word about who is master. Nothing is written.
+    pub fn fence(&self) {
+        let mut role = self.shared.role.lock();
+        self.shared.log.lock_tail().refused = Some(FENCED);
+        role.master = None;
+    }
+
+    /// The epoch this node is master of.
+    #[must_use]
+    pub fn master_epoch(&self) -> Option<Epoch> {
+        self.shared.role.lock().master
+    }
+}
+
+impl Shared {
+    /// Whether this node may be master of `epoch`.
+    fn may_serve(&self, disk: &Disk, epoch: Epoch) -> Result<(), Error> {
+        check_range(epoch)?;
+        let state = disk.files.state();
+        match state.max_epoch {
+            Some(max_epoch) if epoch < max_epoch => Err(Error::StaleEpoch {
+                asked: epoch,
+                max_epoch,
+            }),
+            Some(max_epoch) if epoch == max_epoch => match state.served_epoch {
+                Some(served) if served == epoch && disk.restart_allowed => Ok(()),
+                Some(served) if served == epoch => Err(Error::NeedsNewerEpoch { epoch }),
+                _ => Err(Error::StaleEpoch {
+                    asked: epoch,
+                    max_epoch,
+                }),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_range(epoch: Epoch) -> Result<(), Error> {
+    if epoch <= MAX_EPOCH {
+        return Ok(());
+    }
+    let why = format!("epochs end at {MAX_EPOCH}");
+    Err(Error::EpochEntry {
+        epoch,
+        start: 0,
+        why,
+    })
+}

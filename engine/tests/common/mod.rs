@@ -1,0 +1,120 @@
+//! What the stories about the log share: small segments, plain messages, and a look at the folder.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "every test file uses its own part of this"
+)]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use epochlog_engine::{
+    EncodeOptions, EpochEntry, EpochList, Message, Offset, Store, StoreConfig, encoded_len,
+};
+
+pub const SEGMENT: u64 = 4096;
+
+pub const HOST: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10911);
+
+/// Small segments and nothing in the background that a test does not ask for.
+pub fn config(dir: &Path) -> StoreConfig {
+    let mut config = StoreConfig::new(dir);
+    config.segment_size = SEGMENT;
+    config.prefault_ahead_bytes = 0;
+    config.flush_interval_ms = 3_600_000;
+    config
+}
+
+pub fn open(dir: &Path) -> Store {
+    Store::open(config(dir)).unwrap()
+}
+
+/// Opened and master of `epoch`.
+pub fn master(dir: &Path, epoch: u32) -> Store {
+    let store = open(dir);
+    store.promote(epoch).unwrap();
+    store
+}
+
+pub fn message(body: &[u8]) -> Message<'_> {
+    Message {
+        topic: "topic",
+        queue_id: 0,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp_ms: 1_700_000_000_000,
+        born_host: HOST,
+        store_host: HOST,
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        body,
+        properties: b"",
+    }
+}
+
+/// Bytes of a record beside its body.
+pub fn overhead() -> usize {
+    encoded_len(&message(b""), EncodeOptions::default()).unwrap()
+}
+
+/// A body that makes a record of `len` bytes.
+pub fn body_for(len: usize) -> Vec<u8> {
+    let body = len
+        .checked_sub(overhead())
+        .expect("longer than an empty record");
+    (0..body)
+        .map(|at| b'a' + u8::try_from(at % 26).unwrap())
+        .collect()
+}
+
+/// Appends `count` records of `len` bytes each; answers their starts and the end.
+pub fn append(store: &Store, count: usize, len: usize) -> Vec<Offset> {
+    let body = body_for(len);
+    let mut offsets = Vec::new();
+    for _ in 0..count {
+        offsets.push(store.append(&message(&body)).unwrap().offset);
+    }
+    offsets.push(store.end_offset());
+    offsets
+}
+
+pub fn epochs(entries: &[(u32, u64)]) -> EpochList {
+    let entry = |&(epoch, start): &(u32, u64)| EpochEntry { epoch, start };
+    EpochList::from_entries(entries.iter().map(entry).collect()).unwrap()
+}
+
+/// Starts of all records.
+pub fn starts(store: &Store) -> Vec<Offset> {
+    store
+        .records(store.min_offset()..store.end_offset())
+        .map(|view| view.unwrap().record().physical_offset())
+        .collect()
+}
+
+/// All bytes of the log from its first to its end.
+pub fn image(store: &Store) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut at = store.min_offset();
+    while at < store.end_offset() {
+        let slice = store.slice(at, usize::MAX).unwrap();
+        at = slice.end();
+        bytes.extend_from_slice(&slice);
+    }
+    bytes
+}
+
+pub fn segment_path(dir: &Path, base: Offset) -> std::path::PathBuf {
+    dir.join("commitlog").join(format!("{base:020}"))
+}
+
+/// Hands `bytes` to a receiver in windows of at most `step` bytes, publishing after each.
+pub fn feed(receiver: &mut epochlog_engine::Receiver, mut bytes: &[u8], step: usize) {
+    while !bytes.is_empty() {
+        let mut window = receiver.window(step.min(bytes.len())).unwrap();
+        let n = window.len();
+        window.as_mut_slice().copy_from_slice(&bytes[..n]);
+        receiver.filled(window, n);
+        bytes = &bytes[n..];
+        receiver.publish().unwrap();
+    }
+}
