@@ -1,7 +1,7 @@
-//! Java's `checkpoint` file: five numbers in 4096 bytes.
+//! Java's `checkpoint` file: six numbers in 4096 bytes.
 //!
 //! Java maps the file; here it is written in place with one positioned write, by the one process that
-//! holds the store's lock. The five numbers lie in one sector, so a write of them is old or new.
+//! holds the store's lock. The numbers lie in one sector, so a write of them is old or new.
 //! docs/format.md draws the layout (RocketMQ: StoreCheckpoint).
 
 use std::fs::File;
@@ -19,8 +19,8 @@ pub const CHECKPOINT_FILE_NAME: &str = "checkpoint";
 /// Bytes of the file; what follows the fields is zero.
 pub const CHECKPOINT_FILE_LEN: usize = 4096;
 
-/// Bytes of the five fields.
-pub const CHECKPOINT_FIELDS_LEN: usize = 40;
+/// Bytes of the six fields.
+pub const CHECKPOINT_FIELDS_LEN: usize = 48;
 
 /// How far Java's recovery goes back behind the oldest timestamp, in ms.
 const RECOVERY_MARGIN_MS: i64 = 3000;
@@ -30,7 +30,7 @@ const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 const _: () = assert!(size_of::<Fields>() == CHECKPOINT_FIELDS_LEN);
 
-/// The five numbers. Java writes them as they come; nothing here says that they make sense together.
+/// The six numbers. Java writes them as they come; nothing here says that they make sense together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Store time of the last record that was synced, in ms since 1970.
@@ -43,6 +43,10 @@ pub struct Checkpoint {
     pub master_flushed_offset: i64,
     /// Confirm offset; 0 in files of releases before 5.1.1.
     pub confirm_offset: i64,
+    /// Offset of the last record whose place in a consume queue is on disk; 0 in files of releases
+    /// before 5.5.0. Above 0 it decides, instead of `logics_msg_timestamp_ms`, how far back Java looks
+    /// after an unclean stop: it must never be above what the consume queues hold, nor above a cut.
+    pub logics_physical_offset: i64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -53,6 +57,7 @@ struct Fields {
     index_msg_timestamp: I64,
     master_flushed_offset: I64,
     confirm_offset: I64,
+    logics_physical_offset: I64,
 }
 
 impl Checkpoint {
@@ -69,6 +74,7 @@ impl Checkpoint {
             index_msg_timestamp_ms: fields.index_msg_timestamp.get(),
             master_flushed_offset: fields.master_flushed_offset.get(),
             confirm_offset: fields.confirm_offset.get(),
+            logics_physical_offset: fields.logics_physical_offset.get(),
         }
     }
 
@@ -81,11 +87,12 @@ impl Checkpoint {
             index_msg_timestamp: I64::new(self.index_msg_timestamp_ms),
             master_flushed_offset: I64::new(self.master_flushed_offset),
             confirm_offset: I64::new(self.confirm_offset),
+            logics_physical_offset: I64::new(self.logics_physical_offset),
         })
     }
 
     /// Records stored before this time, in ms since 1970, were on disk with their consume queues: where
-    /// Java's recovery after an unclean stop may begin.
+    /// the recovery of Java before 5.5.0 may begin after an unclean stop.
     #[must_use]
     pub fn min_timestamp_ms(&self) -> i64 {
         let min = self
@@ -159,7 +166,7 @@ impl CheckpointFile {
         self.current
     }
 
-    /// Writes all five fields. On return they are durable.
+    /// Writes all six fields. On return they are durable.
     ///
     /// # Errors
     /// [`FileError`]; the file then holds the old fields or the new ones.
@@ -186,6 +193,7 @@ mod tests {
         index_msg_timestamp_ms: 7,
         master_flushed_offset: -1,
         confirm_offset: 1 << 40,
+        logics_physical_offset: 99,
     };
 
     #[test]
@@ -197,7 +205,7 @@ mod tests {
             .collect();
         assert_eq!(
             fields,
-            [1_700_000_000_123, 1_700_000_000_001, 7, -1, 1 << 40]
+            [1_700_000_000_123, 1_700_000_000_001, 7, -1, 1 << 40, 99]
         );
         assert_eq!(Checkpoint::decode(&bytes), SOME);
     }
@@ -252,6 +260,7 @@ mod tests {
         let read = Checkpoint {
             master_flushed_offset: 0,
             confirm_offset: 0,
+            logics_physical_offset: 0,
             ..SOME
         };
         assert_eq!(file.current(), read);
@@ -262,7 +271,7 @@ mod tests {
         file.store(SOME).unwrap();
         std::fs::write(&path, [&SOME.encode()[..], &[9; 8192]].concat()).unwrap();
         assert_eq!(CheckpointFile::open(&path).unwrap().current(), SOME);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 8232);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 8240);
     }
 
     #[test]

@@ -286,29 +286,9 @@ fn the_batch_table_is_what_is_read() {
 
 #[test]
 fn the_state_table_is_what_is_written() {
-    let proofs = CleanStop {
-        end: 0x1112_1314_1516_1718,
-        bases_crc: 0x2122_2324,
-        last_record_len: 0x3132_3334,
-        last_record_crc: 0x4142_4344,
-        epoch_file_crc: 0x5152_5354,
-        checkpoint_crc: 0x6162_6364,
-    };
-    let state = State {
-        clean: Some(proofs),
-        boot_id: *b"0123456789abcdef",
-        incarnation: 0x7172_7374_7576_7778,
-        max_epoch: Some(0x0102_0304),
-        served_epoch: Some(0x0102_0303),
-        flushed: proofs.end,
-        scan_from: 0x0112_1314_1516_1718,
-        generation: 0x8182_8384_8586_8788,
-        sync_failed: false,
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(engine::STATE_FILE_NAME);
-    StateFile::open(&path, state).unwrap();
-    let file = fs::read(&path).unwrap();
+    let state = clean_state();
+    let end = state.flushed.to_be_bytes();
+    let file = state_file(state);
     assert_eq!(file.len(), engine::STATE_FILE_LEN);
     let slot = &file[..engine::STATE_SLOT_LEN];
     let crc = crc32c::crc32c(&slot[..engine::STATE_SLOT_LEN - 4]).to_be_bytes();
@@ -324,10 +304,10 @@ fn the_state_table_is_what_is_written() {
             ("incarnation", b"qrstuvwx"),
             ("max epoch", &[1, 2, 3, 4]),
             ("served epoch", &[1, 2, 3, 3]),
-            ("flushed", &proofs.end.to_be_bytes()),
+            ("flushed", &end),
             ("scan from", &state.scan_from.to_be_bytes()),
             ("generation", &state.generation.to_be_bytes()),
-            ("clean end", &proofs.end.to_be_bytes()),
+            ("clean end", &end),
             ("clean bases CRC", &[0x21, 0x22, 0x23, 0x24]),
             ("clean last record length", b"1234"),
             ("clean last record CRC", b"ABCD"),
@@ -337,30 +317,78 @@ fn the_state_table_is_what_is_written() {
             ("CRC", &crc),
         ],
     );
-    let failed = State {
+}
+
+#[test]
+fn the_state_flags_are_those_that_are_written() {
+    let none = State {
         clean: None,
         max_epoch: None,
         served_epoch: None,
-        ..state
+        ..clean_state()
     };
-    fs::remove_file(&path).unwrap();
-    StateFile::open(
-        &path,
-        State {
-            sync_failed: true,
-            ..failed
-        },
-    )
-    .unwrap();
-    assert_eq!(
-        fs::read(&path).unwrap()[12..16],
-        flag("sync failed").to_be_bytes()
-    );
-    assert_eq!(
-        table(&page(), "## State file", 1).len(),
-        4,
-        "a flag without a check"
-    );
+    let max_epoch = State {
+        max_epoch: Some(0),
+        ..none
+    };
+    let served_epoch = State {
+        served_epoch: Some(0),
+        ..max_epoch
+    };
+    let cases = [
+        (none, 0),
+        (
+            State {
+                sync_failed: true,
+                ..none
+            },
+            flag("sync failed"),
+        ),
+        (
+            State {
+                clean: clean_state().clean,
+                ..none
+            },
+            flag("clean"),
+        ),
+        (max_epoch, flag("max epoch")),
+        (served_epoch, flag("max epoch") | flag("served epoch")),
+    ];
+    for (state, flags) in cases {
+        assert_eq!(state_file(state)[12..16], flags.to_be_bytes(), "{state:?}");
+    }
+    let flags = table(&page(), "## State file", 1);
+    assert_eq!(flags.len(), cases.len() - 1, "a flag without a check");
+}
+
+fn clean_state() -> State {
+    let proofs = CleanStop {
+        end: 0x1112_1314_1516_1718,
+        bases_crc: 0x2122_2324,
+        last_record_len: 0x3132_3334,
+        last_record_crc: 0x4142_4344,
+        epoch_file_crc: 0x5152_5354,
+        checkpoint_crc: 0x6162_6364,
+    };
+    State {
+        clean: Some(proofs),
+        boot_id: *b"0123456789abcdef",
+        incarnation: 0x7172_7374_7576_7778,
+        max_epoch: Some(0x0102_0304),
+        served_epoch: Some(0x0102_0303),
+        flushed: proofs.end,
+        scan_from: 0x0112_1314_1516_1718,
+        generation: 0x8182_8384_8586_8788,
+        sync_failed: false,
+    }
+}
+
+/// The bytes of a new state file that holds `state`.
+fn state_file(state: State) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(engine::STATE_FILE_NAME);
+    StateFile::open(&path, state).unwrap();
+    fs::read(&path).unwrap()
 }
 
 /// The bit of the state flag whose text begins with `name`.
@@ -382,6 +410,7 @@ fn the_checkpoint_table_is_what_is_written() {
         index_msg_timestamp_ms: 0x3132_3334_3536_3738,
         master_flushed_offset: 0x4142_4344_4546_4748,
         confirm_offset: 0x5152_5354_5556_5758,
+        logics_physical_offset: 0x6162_6364_6566_6768,
     };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(engine::CHECKPOINT_FILE_NAME);
@@ -403,6 +432,7 @@ fn the_checkpoint_table_is_what_is_written() {
             ("index message timestamp", b"12345678"),
             ("master flushed offset", b"ABCDEFGH"),
             ("confirm offset", b"QRSTUVWX"),
+            ("logics physical offset", b"abcdefgh"),
         ],
     );
 }
