@@ -15,7 +15,6 @@ mod error;
 mod flush;
 mod folder;
 mod growth;
-pub mod inspect;
 mod position;
 mod properties;
 mod queue_offsets;

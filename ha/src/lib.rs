@@ -5,15 +5,18 @@
 
 mod acks;
 mod batch;
+mod error;
 mod frame;
 mod handshake;
 mod master;
+mod service;
 mod slave;
 mod sync_state;
 mod transport;
 
 pub use acks::{AckPolicy, Durability, Ended, PutStatus, UnknownReason, Waiter, Waiters};
 pub use batch::{Batch, CursorError, LogBounds, TransferCursor};
+pub use error::Error;
 pub use frame::{
     Decoded, FrameError, FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm,
     JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN, MasterFrameDecoder, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
@@ -24,6 +27,10 @@ pub use handshake::{
 };
 pub use master::{
     Heard, MasterClose, MasterConnection, MasterConnectionConfig, MasterLog, MasterSend,
+};
+pub use service::{
+    AckRequest, ClientInfo, ConnectionInfo, HaConfig, HaRuntimeInfo, HaService, JoinInfo, Outcome,
+    Refused, RoleInfo, RoleOutcome,
 };
 pub use slave::{
     Joined, Lookback, SlaveAction, SlaveClose, SlaveConnection, SlaveConnectionConfig,

@@ -238,6 +238,11 @@ impl MasterConnection {
             .is_some_and(|handshake| handshake.async_learner)
     }
 
+    /// Whether the handshake was answered, so that the slave acts on what this log was.
+    pub fn is_answered(&self) -> bool {
+        matches!(self.phase, Phase::Answered | Phase::Transfer(_))
+    }
+
     /// The newest report.
     pub fn ack(&self) -> Option<Offset> {
         self.ack

@@ -144,6 +144,14 @@ pub enum SlaveClose {
         /// This log's segment size.
         segment_size: u64,
     },
+    /// The log cannot take what the master sends.
+    #[error("this log refuses: {why}")]
+    LogRefuses {
+        /// The engine's error.
+        why: String,
+        /// It will go on refusing until it is opened again.
+        terminal: bool,
+    },
     /// Nothing was heard for too long.
     #[error("nothing heard from the master for {silent_ms} ms")]
     Silent {
@@ -162,6 +170,7 @@ impl SlaveClose {
                 | Self::StartsInsideSegment { .. }
                 | Self::NotServed { .. }
                 | Self::DiffersThroughout { .. }
+                | Self::LogRefuses { terminal: true, .. }
         )
     }
 
@@ -179,6 +188,7 @@ impl SlaveClose {
             Self::DiffersThroughout { .. } => "differs-throughout",
             Self::NotServed { .. } => "not-served",
             Self::StartsInsideSegment { .. } => "starts-inside-segment",
+            Self::LogRefuses { .. } => "log-refuses",
             Self::Silent { .. } => "silent",
         }
     }
@@ -193,7 +203,7 @@ pub enum SlaveAction {
     /// Send the handshake in one piece.
     SendHandshake,
     /// Decide, cut if need be, make the list durable; then tell [`SlaveConnection::decided`] or
-    /// [`SlaveConnection::refused`]. In durable mode the log is flushed before.
+    /// [`SlaveConnection::failed`]. In durable mode the log is flushed before.
     Decide {
         /// What the master told.
         answer: HandshakeAnswer,
@@ -296,6 +306,16 @@ impl SlaveConnection {
             State::Handshake | State::Deciding { .. } => "HANDSHAKE",
             State::Transfer(_) => "TRANSFER",
         }
+    }
+
+    /// Whether the next action is to end the connection, whatever is under way on it.
+    pub fn must_close(&self) -> bool {
+        matches!(self.actions.front(), Some(SlaveAction::Close(_)))
+    }
+
+    /// Whether the next bytes of the stream are a frame's header.
+    pub fn wants_frames(&self) -> bool {
+        self.actions.is_empty() && matches!(self.state, State::Handshake | State::Transfer(_))
     }
 
     /// The newest report of this connection.
@@ -437,11 +457,6 @@ impl SlaveConnection {
         self.state = State::Transfer(transfer);
     }
 
-    /// The handshake ended in a refusal.
-    pub fn refused(&mut self, refusal: Refusal) {
-        self.close(refusal.into());
-    }
-
     /// The bytes of a [`SlaveAction::Compare`] equal the own log's.
     pub fn compared(&mut self, now_ms: u64) {
         let State::Transfer(transfer) = &mut self.state else {
@@ -509,9 +524,9 @@ impl SlaveConnection {
         }
     }
 
-    /// Bytes are no frame.
-    pub fn illegal(&mut self, error: FrameError) {
-        self.close(error.into());
+    /// An action failed, or bytes are no frame: the connection ends.
+    pub fn failed(&mut self, reason: SlaveClose) {
+        self.close(reason);
     }
 
     /// Time has passed: repeats the report, or gives the master up.

@@ -31,6 +31,16 @@ pub struct SyncStateSet {
     pub epoch: u32,
 }
 
+impl SyncStateSet {
+    /// A set of these members.
+    pub fn new(members: impl IntoIterator<Item = u64>, epoch: u32) -> Self {
+        Self {
+            members: members.into_iter().collect(),
+            epoch,
+        }
+    }
+}
+
 /// When members leave the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncStateLimits {
@@ -141,6 +151,21 @@ impl SyncState {
         };
         state.set_changed(now_ms);
         state
+    }
+
+    /// The set at the start of the next term of the same master, whose connections stay: what they
+    /// acked and were sent goes on counting.
+    #[must_use]
+    pub fn next_term(&self, committed: SyncStateSet, epoch_start: Offset, now_ms: u64) -> Self {
+        let mut next = Self {
+            epoch_start,
+            committed,
+            in_flight: None,
+            doubtful: BTreeSet::new(),
+            ..self.clone()
+        };
+        next.set_changed(now_ms);
+        next
     }
 
     /// The set the controller has committed.

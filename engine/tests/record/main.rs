@@ -8,6 +8,7 @@
 mod batch;
 mod damage;
 mod golden;
+mod java;
 mod limits;
 mod round_trip;
 

@@ -509,7 +509,7 @@ fn attempts_back_off_with_jitter_and_refusals_wait_longest() {
 
     let mut s = asked(answer(10, &[]));
     let refusal = Refusal::BelowFirstSegment { point: 1, min: 2 };
-    s.refused(refusal.clone());
+    s.failed(refusal.clone().into());
     assert_eq!(closed_for(&mut s), SlaveClose::Refused(refusal));
     assert_eq!(pause(&mut s, 0), 2500);
 }
@@ -566,8 +566,8 @@ fn an_illegal_frame_or_one_out_of_order_closes() {
         what: "x",
         value: -1,
     };
-    s.illegal(bad.clone());
-    s.illegal(bad.clone());
+    s.failed(bad.clone().into());
+    s.failed(bad.clone().into());
     s.frame(frame(100, 10, (2, 50), 0));
     assert_eq!(
         actions(&mut s),

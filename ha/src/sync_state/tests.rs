@@ -280,6 +280,23 @@ fn a_replica_with_the_masters_own_id_is_refused() {
     assert_eq!(state(&[1]).joined(1, conn(9), false, 0), Joining::OwnId);
 }
 
+#[test]
+fn a07_the_next_term_of_the_same_master_keeps_connections_and_acks() {
+    let mut s = SyncState::new(1, set(&[1, 2], 1), 0, 0, false, LIMITS, 0);
+    s.joined(2, conn(20), false, 0);
+    s.acked(2, conn(20), 0);
+    s.sent(2, conn(20), 500);
+    s.acked(2, conn(20), 500);
+    s.advance_confirm(500, true);
+    s.proposal_unknown(0);
+    let mut next = s.next_term(set(&[1, 2], 4), 500, 10);
+    assert_eq!(next.committed(), &set(&[1, 2], 4));
+    assert_eq!(next.acked_by(AckPolicy::AllInSync), 500);
+    assert_eq!(next.advance_confirm(900, true), 500);
+    assert_eq!(next.acked(2, conn(20), 800), AckCounted::Yes);
+    assert!(!next.commit(set(&[1], 4), 11));
+}
+
 proptest! {
     /// A10: the confirm offset never falls, whatever comes in whatever order, and never passes a
     /// member's ack.

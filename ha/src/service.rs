@@ -1,0 +1,335 @@
+//! The service that keeps one node's log replicated: roles, writes, and the loops that feed the pure
+//! parts.
+//!
+//! Threads: one drives the master's fan-out over all slaves, one the slave's connection to its
+//! master, one syncs when a write waits for the disk. Role changes come from outside, one at a time.
+//!
+//! Order of a role change. To master: the slave's connection is over and what it left is erased;
+//! the promise and the epoch's entry are durable; only then is there a term, are handshakes answered
+//! and writes taken. From master: writes are refused; the term ends, so that nothing is acknowledged
+//! any more and what waits ends as unknown; the promise is durable; every connection is reset and
+//! over; only then is another master followed.
+
+mod clock;
+mod config;
+mod fanout;
+mod flusher;
+mod follower;
+mod mailbox;
+mod outcome;
+mod roles;
+mod runtime_info;
+mod term;
+
+pub use config::HaConfig;
+pub use outcome::{AckRequest, Outcome, Refused};
+pub use roles::RoleOutcome;
+pub use runtime_info::{ClientInfo, ConnectionInfo, HaRuntimeInfo, JoinInfo, RoleInfo};
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use epochlog_engine::{Appended, Message, Store};
+use parking_lot::Mutex;
+
+use crate::acks::UnknownReason;
+use crate::error::Error;
+use crate::sync_state::SyncStateSet;
+use crate::transport::{
+    OpenError, StdTransport, TokioUringTransport, TransportConfig, TransportKind,
+};
+use clock::now_ms;
+use fanout::{Fanout, MasterTransport};
+use flusher::Flusher;
+use follower::{Follower, SlaveTransport};
+use mailbox::Mailbox;
+use term::{Placed, Terms, Token};
+
+/// A loop looks at its clock at least so often.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// What the service and its threads share.
+struct Core {
+    store: Arc<Store>,
+    config: HaConfig,
+    terms: Terms,
+    fanout: Mailbox<fanout::Order>,
+    follower: Mailbox<follower::Order>,
+    flusher: Flusher,
+    role: Mutex<RoleInfo>,
+    shut_down: AtomicBool,
+}
+
+/// Replicates one store: as master to any number of slaves, as slave from its master.
+///
+/// Dropping it shuts it down. The store stays open; it is the caller's.
+pub struct HaService {
+    core: Arc<Core>,
+    listen_addr: SocketAddr,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl HaService {
+    /// Starts the service, fenced: it listens, and waits to be told its role.
+    ///
+    /// # Errors
+    /// [`Error::Setting`], [`Error::Listen`], [`Error::Transport`], [`Error::Thread`].
+    pub fn start(store: Arc<Store>, config: HaConfig) -> Result<Self, Error> {
+        config.check()?;
+        let mut fanout: MasterTransport = config.transport.open(config.transport_config.clone())?;
+        let follower = open_slave(config.slave_transport, config.transport_config.clone())?;
+        let addr = config.listen;
+        let listen_addr = fanout
+            .listen(addr)
+            .map_err(|source| Error::Listen { addr, source })?;
+        let core = Arc::new(Core {
+            terms: Terms::new(config.min_in_sync_replicas, config.max_waiting_writes),
+            fanout: Mailbox::new("epochlog-master", fanout.waker()),
+            follower: Mailbox::new("epochlog-slave", follower.waker()),
+            flusher: Flusher::default(),
+            role: Mutex::new(RoleInfo::Fenced),
+            shut_down: AtomicBool::new(false),
+            store,
+            config,
+        });
+        // The listener outlives the service: it must not keep it.
+        let weak = Arc::downgrade(&core);
+        core.store.on_growth(Arc::new(move || {
+            if let Some(core) = weak.upgrade()
+                && core.terms.serves()
+            {
+                core.fanout.wake();
+            }
+        }));
+        let service = Self {
+            core: Arc::clone(&core),
+            listen_addr,
+            threads: Mutex::default(),
+        };
+        let master = Fanout::new(Arc::clone(&core), fanout);
+        service.spawn("epochlog-master", move || master.run())?;
+        let slave = Follower::new(Arc::clone(&core), follower);
+        service.spawn("epochlog-slave", move || slave.run())?;
+        service.spawn("epochlog-flush", move || flusher::run(&core))?;
+        tracing::info!(%listen_addr, broker_id = service.core.config.broker_id, "replication is up");
+        Ok(service)
+    }
+
+    fn spawn(&self, name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body);
+        let thread = thread.map_err(|source| Error::Thread { name, source })?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Where slaves connect.
+    pub fn listen_addr(&self) -> SocketAddr {
+        self.listen_addr
+    }
+
+    /// Milliseconds of the clock that [`HaService::set_authority`] means. It goes on while the
+    /// machine sleeps.
+    pub fn now_ms() -> u64 {
+        now_ms()
+    }
+
+    /// Until when this master may acknowledge, in ms of [`HaService::now_ms`]; none: no lease is in
+    /// use. Without authority writes are refused and acks are held back until it returns, the
+    /// write's time is over, or the role ends.
+    pub fn set_authority(&self, until_ms: Option<u64>) {
+        self.core.terms.set_authority(until_ms);
+        self.core.fanout.wake();
+    }
+
+    /// Writes one message as master. `on_done` is told how it ended, exactly once, on this thread or
+    /// on one of the service's: it must be short and change no role.
+    pub fn append(
+        &self,
+        message: &Message<'_>,
+        ack: AckRequest,
+        on_done: impl FnOnce(Outcome) + Send + 'static,
+    ) {
+        self.write(ack, on_done, |store| {
+            let appended = store.append(message)?;
+            Ok((appended, appended.end))
+        });
+    }
+
+    /// Writes all of `messages` as one unit: consecutive records, published together. Otherwise as
+    /// [`HaService::append`].
+    pub fn append_batch(
+        &self,
+        messages: &[Message<'_>],
+        ack: AckRequest,
+        on_done: impl FnOnce(Outcome<Vec<Appended>>) + Send + 'static,
+    ) {
+        self.write(ack, on_done, |store| {
+            let appended = store.append_batch(messages)?;
+            let end = appended.last().map_or(0, |last| last.end);
+            Ok((appended, end))
+        });
+    }
+
+    /// As [`HaService::append`], waiting for the end.
+    pub fn append_and_wait(&self, message: &Message<'_>, ack: AckRequest) -> Outcome {
+        let (tell, told) = crossbeam::channel::bounded(1);
+        self.append(message, ack, move |outcome| {
+            // The receiver waits below.
+            let _ = tell.send(outcome);
+        });
+        told.recv().unwrap_or(Outcome::Refused(Refused::NotMaster))
+    }
+
+    fn write<A: Send + 'static>(
+        &self,
+        ack: AckRequest,
+        on_done: impl FnOnce(Outcome<A>) + Send + 'static,
+        append: impl FnOnce(&Store) -> Result<(A, u64), epochlog_engine::Error>,
+    ) {
+        let core = &*self.core;
+        let reign = match core.terms.may_write(now_ms()) {
+            Ok(reign) => reign,
+            Err(refused) => return on_done(Outcome::Refused(refused)),
+        };
+        let (appended, end) = match append(&core.store) {
+            Ok(done) => done,
+            Err(error) => return on_done(Outcome::Refused(Refused::Store(error))),
+        };
+        let token: Token = Box::new(move |ended| on_done(Outcome::of(appended, ended)));
+        let (placed, over) = core
+            .terms
+            .place(reign, end, ack, now_ms(), &core.store, token);
+        if let Placed::Waits { flush, wake } = placed {
+            if flush {
+                core.flusher.request();
+            }
+            if wake {
+                core.fanout.wake();
+            }
+        }
+        if let Some((token, ended)) = over {
+            token(ended);
+        }
+    }
+
+    /// The set to ask the controller for, with the epoch of the committed set it is made from
+    /// (RocketMQ: the body of alterSyncStateSet); none while there is nothing to change, or a
+    /// proposal is open. Tell the answer with [`HaService::set_sync_state_set`],
+    /// [`HaService::proposal_rejected`] or [`HaService::proposal_failed`].
+    pub fn next_proposal(&self) -> Option<SyncStateSet> {
+        self.core
+            .terms
+            .with(|term| term.sync.next_proposal(now_ms()))
+            .flatten()
+    }
+
+    /// Takes over the set the controller has committed; one of an equal or lower epoch changes
+    /// nothing. Returns whether it was newer.
+    pub fn set_sync_state_set(&self, set: SyncStateSet) -> bool {
+        let newer = self.core.terms.with(|term| term.sync.commit(set, now_ms()));
+        self.core.terms.settle(&self.core.store, now_ms());
+        newer.unwrap_or(false)
+    }
+
+    /// No answer came to the proposal: it may have been committed, and goes on counting until a
+    /// newer set is known.
+    pub fn proposal_failed(&self) {
+        self.core
+            .terms
+            .with(|term| term.sync.proposal_unknown(now_ms()));
+    }
+
+    /// The controller's leader rejected the proposal.
+    pub fn proposal_rejected(&self) {
+        self.core
+            .terms
+            .with(|term| term.sync.proposal_rejected(now_ms()));
+        self.core.terms.settle(&self.core.store, now_ms());
+    }
+
+    /// A snapshot.
+    pub fn runtime_info(&self) -> HaRuntimeInfo {
+        let core = &self.core;
+        let connections = core.fanout.ask(fanout::Order::Info);
+        let (transport, connections) = connections.unwrap_or(("none", Vec::new()));
+        let client = core.follower.ask(follower::Order::Info).unwrap_or(None);
+        HaRuntimeInfo {
+            role: *core.role.lock(),
+            master_commit_log_max_offset: core.store.end_offset(),
+            confirm_offset: core.store.confirm_offset(),
+            in_sync_slave_nums: connections.iter().filter(|it| it.in_sync).count(),
+            sync_state_set: core.terms.with(|term| term.sync.committed().clone()),
+            connections,
+            client,
+            transport,
+        }
+    }
+
+    /// Ends everything: writes that wait end as unknown, connections are reset, what was received
+    /// and not published is erased, the threads are joined. Calling it again does nothing.
+    pub fn shutdown(&self) {
+        let core = &self.core;
+        if core.shut_down.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        core.store.fence();
+        core.terms.end(UnknownReason::ShutDown);
+        core.fanout.post(fanout::Order::Stop);
+        core.follower.post(follower::Order::End);
+        core.flusher.end();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the replication service panicked");
+            }
+        }
+        *core.role.lock() = RoleInfo::Fenced;
+    }
+}
+
+impl Drop for HaService {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl Core {
+    fn check_open(&self) -> Result<(), Error> {
+        if self.shut_down.load(Ordering::SeqCst) {
+            return Err(Error::ShutDown);
+        }
+        Ok(())
+    }
+
+    /// The log takes no syncs any more: nothing is acknowledged from now on.
+    fn log_failed(&self) {
+        self.store.fence();
+        self.terms.end(UnknownReason::LogFailed);
+        self.fanout.wake();
+    }
+
+    /// The master's thread has ended: slaves cannot be served, acks cannot come in.
+    fn lost_thread(&self) {
+        self.store.fence();
+        self.terms.end(UnknownReason::ShutDown);
+    }
+}
+
+/// The slave's transport: tokio-uring unless told otherwise, ordinary sockets where the ring is
+/// refused.
+fn open_slave(kind: TransportKind, config: TransportConfig) -> Result<SlaveTransport, OpenError> {
+    if kind != TransportKind::Auto {
+        return kind.open(config);
+    }
+    match TokioUringTransport::new(config.clone()) {
+        Ok(transport) => Ok(Box::new(transport)),
+        Err(refused) => {
+            tracing::warn!(%refused, "following a master over ordinary sockets");
+            Ok(Box::new(StdTransport::new(config)?))
+        }
+    }
+}

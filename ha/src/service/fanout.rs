@@ -1,0 +1,413 @@
+//! The master's side: one thread, one transport, all slaves.
+//!
+//! The loop feeds the connection machines and sends what they ask for, straight from the mapped
+//! log. It holds no policy of its own. Every turn reads the log's end before its epochs: an end read
+//! later could lie in an epoch the list does not have yet, and be sent under the old one.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crossbeam::channel::Sender;
+use epochlog_engine::{LogSlice, Offset};
+
+use super::clock::{Rate, now_ms, until};
+use super::runtime_info::ConnectionInfo;
+use super::{Core, LONGEST_WAIT};
+use crate::batch::{CursorError, LogBounds};
+use crate::frame::SlaveFrameDecoder;
+use crate::master::{Heard, MasterClose, MasterConnection, MasterLog, MasterSend};
+use crate::sync_state::{AckCounted, Joining};
+use crate::transport::{Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, Transport};
+
+/// Reports of a slave that may come in one read.
+const RECV_LEN: usize = 1024;
+
+impl Body for LogSlice {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// Orders to the thread.
+pub(super) enum Order {
+    /// Reset every connection whose handshake was answered, and answer when all have ended: after
+    /// that no byte of the log is on its way to anybody.
+    Reset(Sender<()>),
+    /// Tell about the connections.
+    Info(Sender<(&'static str, Vec<ConnectionInfo>)>),
+    /// End.
+    Stop,
+}
+
+pub(super) type MasterTransport = Box<dyn Transport<Vec<u8>, LogSlice>>;
+
+struct Peer {
+    addr: SocketAddr,
+    machine: MasterConnection,
+    decoder: SlaveFrameDecoder,
+    closing: bool,
+    /// It counts in the SyncStateSet under this id.
+    counted: Option<u64>,
+    rate: Rate,
+}
+
+pub(super) struct Fanout {
+    core: Arc<Core>,
+    transport: MasterTransport,
+    peers: HashMap<ConnId, Peer>,
+    resetting: Vec<(HashSet<ConnId>, Sender<()>)>,
+    stopping: bool,
+}
+
+impl Fanout {
+    pub(super) fn new(core: Arc<Core>, transport: MasterTransport) -> Self {
+        Self {
+            core,
+            transport,
+            peers: HashMap::new(),
+            resetting: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    /// The body of the thread.
+    pub(super) fn run(mut self) {
+        let mut events = Vec::new();
+        while !self.stopping {
+            self.orders();
+            let now = now_ms();
+            let due = self.pump(now);
+            let due = self.core.terms.settle_and_plan(&self.core.store, now, due);
+            if let Err(error) = self
+                .transport
+                .wait(until(due, now, LONGEST_WAIT), &mut events)
+            {
+                tracing::error!(%error, "the transport of the master has failed");
+                self.core.lost_thread();
+                return;
+            }
+            let now = now_ms();
+            let mut acked = false;
+            for event in events.drain(..) {
+                acked |= self.event(event, now);
+            }
+            if acked {
+                self.core.terms.settle(&self.core.store, now);
+            }
+        }
+    }
+
+    fn orders(&mut self) {
+        for order in self.core.fanout.take() {
+            match order {
+                Order::Reset(done) => self.reset(done),
+                Order::Info(tell) => {
+                    let info = (self.transport.name(), self.info());
+                    // Whoever asked may have given up.
+                    let _ = tell.send(info);
+                }
+                Order::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn reset(&mut self, done: Sender<()>) {
+        let answered = |peer: &Peer| peer.machine.is_answered();
+        let ids: HashSet<ConnId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| answered(peer))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in &ids {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.closing = true;
+            }
+            self.transport.close(*id, Close::Reset);
+        }
+        if ids.is_empty() {
+            let _ = done.send(());
+        } else {
+            self.resetting.push((ids, done));
+        }
+    }
+
+    /// Sends what is due; returns when something will be.
+    fn pump(&mut self, now: u64) -> u64 {
+        let serving = self.core.terms.serving();
+        let store = &self.core.store;
+        let bounds = LogBounds {
+            min: store.min_offset(),
+            end: store.end_offset(),
+            segment_size: store.segment_size(),
+        };
+        let epochs = store.epochs();
+        let confirm = store.confirm_offset();
+        let log = MasterLog {
+            epochs: &epochs,
+            bounds,
+            confirm,
+            serving,
+        };
+        let mut due = u64::MAX;
+        let mut over = Vec::new();
+        for (id, peer) in self.peers.iter_mut().filter(|(_, peer)| !peer.closing) {
+            let next = peer
+                .machine
+                .tick(now)
+                .and_then(|()| peer.machine.next_send(&log, now));
+            match next.and_then(|send| send.map(|send| frame(&self.core, send)).transpose()) {
+                Ok(None) => (),
+                Ok(Some((head, body))) => {
+                    let len = head.as_slice().len() + body.as_ref().map_or(0, |b| b.len());
+                    peer.rate.add(len as u64, now);
+                    self.transport.send(*id, head, body);
+                }
+                Err(reason) => over.push((*id, reason)),
+            }
+            due = due.min(peer.machine.next_due_ms());
+        }
+        for (id, reason) in over {
+            self.close(id, &reason);
+        }
+        due
+    }
+
+    fn close(&mut self, id: ConnId, reason: &MasterClose) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.closing) else {
+            return;
+        };
+        peer.closing = true;
+        let (addr, broker_id) = (peer.addr, peer.machine.broker_id());
+        tracing::warn!(%addr, broker_id, reason = reason.reason(), "slave left: {reason}");
+        self.transport.close(id, Close::Reset);
+    }
+
+    /// Returns whether an ack was counted.
+    fn event(&mut self, event: Event<Vec<u8>>, now: u64) -> bool {
+        match event {
+            Event::Accepted { conn, peer } => self.accepted(conn, peer, now),
+            Event::Received { conn, into, len } => return self.received(conn, into, len, now),
+            Event::Sent { conn } => {
+                if let Some(peer) = self.peers.get_mut(&conn) {
+                    peer.machine.sent();
+                }
+            }
+            Event::Closed { conn, reason, .. } => self.closed(conn, &reason, now),
+            // The master connects to nobody.
+            Event::Connected { conn } => self.transport.close(conn, Close::Reset),
+        }
+        false
+    }
+
+    fn accepted(&mut self, conn: ConnId, addr: SocketAddr, now: u64) {
+        let config = &self.core.config;
+        if !config.allowed_peers.is_empty() && !config.allowed_peers.contains(&addr.ip()) {
+            tracing::warn!(%addr, "a peer that is not among the allowed ones was turned away");
+            self.transport.close(conn, Close::Reset);
+            return;
+        }
+        let peer = Peer {
+            addr,
+            machine: MasterConnection::new(config.master(), now),
+            decoder: SlaveFrameDecoder::new(config.accept_address_handshake),
+            closing: false,
+            counted: None,
+            rate: Rate::default(),
+        };
+        self.peers.insert(conn, peer);
+        self.transport
+            .recv(conn, RecvInto::Bytes(vec![0; RECV_LEN]), 1);
+    }
+
+    fn received(
+        &mut self,
+        conn: ConnId,
+        mut into: RecvInto<Vec<u8>>,
+        len: usize,
+        now: u64,
+    ) -> bool {
+        let mut counted = false;
+        match self.frames(conn, &into.room()[..len], now, &mut counted) {
+            Ok(()) => self.transport.recv(conn, into, 1),
+            Err(reason) => self.close(conn, &reason),
+        }
+        counted
+    }
+
+    fn frames(
+        &mut self,
+        conn: ConnId,
+        mut bytes: &[u8],
+        now: u64,
+        counted: &mut bool,
+    ) -> Result<(), MasterClose> {
+        while !bytes.is_empty() {
+            let Some(peer) = self.peers.get_mut(&conn).filter(|peer| !peer.closing) else {
+                return Ok(());
+            };
+            peer.machine.heard(now);
+            let decoded = peer.decoder.push(bytes)?;
+            bytes = &bytes[decoded.consumed..];
+            let Some(frame) = decoded.frame else { continue };
+            let store = &self.core.store;
+            let bounds = LogBounds {
+                min: store.min_offset(),
+                end: store.end_offset(),
+                segment_size: store.segment_size(),
+            };
+            let epochs = store.epochs();
+            let log = MasterLog {
+                epochs: &epochs,
+                bounds,
+                confirm: 0,
+                serving: None,
+            };
+            match peer.machine.frame(frame, &log)? {
+                Heard::Nothing => (),
+                Heard::Started { offset } => {
+                    self.started(conn, offset, bounds.end, now)?;
+                    *counted = true;
+                }
+                Heard::Acked { offset } => {
+                    self.count(conn, offset, bounds.end, now);
+                    *counted = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A slave has said where it begins: from now on it counts.
+    fn started(
+        &mut self,
+        conn: ConnId,
+        offset: Offset,
+        end: Offset,
+        now: u64,
+    ) -> Result<(), MasterClose> {
+        let Some(peer) = self.peers.get_mut(&conn) else {
+            return Ok(());
+        };
+        let (addr, learner) = (peer.addr, peer.machine.is_learner());
+        tracing::info!(%addr, broker_id = peer.machine.broker_id(), offset, end, learner, "slave joined");
+        let Some(broker_id) = peer.machine.broker_id() else {
+            return Ok(());
+        };
+        peer.counted = Some(broker_id);
+        // What an older connection of it was sent must be known before its first report is judged.
+        let older = self
+            .peers
+            .iter()
+            .find(|(id, peer)| **id != conn && peer.counted == Some(broker_id));
+        let sent = older.and_then(|(id, peer)| Some((*id, peer.machine.cursor()?.next())));
+        let joined = self.core.terms.with(|term| {
+            if let Some((older, sent)) = sent {
+                term.sync.sent(broker_id, older, sent);
+            }
+            term.sync.joined(broker_id, conn, learner, now)
+        });
+        match joined {
+            Some(Joining::OwnId) => return Err(MasterClose::OwnId { broker_id }),
+            Some(Joining::Replaces(older)) => {
+                self.close(older, &MasterClose::Replaced { broker_id });
+            }
+            Some(Joining::First) | None => (),
+        }
+        self.count(conn, offset, end, now);
+        Ok(())
+    }
+
+    fn count(&mut self, conn: ConnId, offset: Offset, end: Offset, now: u64) {
+        let Some(peer) = self.peers.get_mut(&conn) else {
+            return;
+        };
+        let level = peer.machine.level_at(end, now);
+        let Some(broker_id) = peer.counted else {
+            return;
+        };
+        let counted = self.core.terms.with(|term| {
+            let counted = term.sync.acked(broker_id, conn, offset);
+            if let Some(at) = level {
+                term.sync.caught_up(broker_id, conn, at);
+            }
+            counted
+        });
+        if counted == Some(AckCounted::NeverSent) {
+            tracing::error!(
+                addr = %peer.addr, broker_id, offset,
+                "this slave holds bytes of the present epoch that this master never sent it: a tail \
+                 it had cut has come back; it counts for nothing until it joins anew. Discard its \
+                 log with `epochlog repair resync` there"
+            );
+        }
+    }
+
+    fn closed(&mut self, conn: ConnId, reason: &CloseReason, now: u64) {
+        if let Some(peer) = self.peers.remove(&conn) {
+            if !peer.closing {
+                tracing::info!(addr = %peer.addr, broker_id = peer.machine.broker_id(),
+                    "slave's connection ended: {reason}");
+            }
+            if let Some(broker_id) = peer.counted {
+                let sent = peer.machine.cursor().map_or(0, |cursor| cursor.next());
+                self.core.terms.with(|term| {
+                    term.sync.sent(broker_id, conn, sent);
+                    term.sync.left(broker_id, conn, now);
+                });
+            }
+        }
+        for (ids, _) in &mut self.resetting {
+            ids.remove(&conn);
+        }
+        self.resetting.retain(|(ids, done)| {
+            if ids.is_empty() {
+                let _ = done.send(());
+            }
+            !ids.is_empty()
+        });
+    }
+
+    fn info(&mut self) -> Vec<ConnectionInfo> {
+        let (end, now) = (self.core.store.end_offset(), now_ms());
+        let members = self.core.terms.with(|term| term.sync.members().clone());
+        let members = members.unwrap_or_default();
+        let open = self.peers.values_mut().filter(|peer| !peer.closing);
+        open.map(|peer| ConnectionInfo {
+            addr: peer.addr,
+            broker_id: peer.machine.broker_id(),
+            slave_ack_offset: peer.machine.ack(),
+            diff: end.saturating_sub(peer.machine.ack().unwrap_or(0)),
+            in_sync: peer.counted.is_some_and(|id| members.contains(&id)),
+            transferred_byte_in_second: peer.rate.per_second(now),
+            transfer_from_where: peer.machine.cursor().map(|cursor| cursor.next()),
+        })
+        .collect()
+    }
+}
+
+/// The bytes of a send.
+fn frame(core: &Core, send: MasterSend) -> Result<(FrameBytes, Option<LogSlice>), MasterClose> {
+    match send {
+        MasterSend::Handshake(bytes) => Ok((FrameBytes::from(bytes), None)),
+        MasterSend::Heartbeat(head) => Ok((FrameBytes::new(&head.encode()), None)),
+        MasterSend::Transfer(head, batch) => {
+            let body = core.store.slice(batch.offset, batch.len as usize);
+            match body {
+                Ok(body) if body.len() == batch.len as usize => {
+                    Ok((FrameBytes::new(&head.encode()), Some(body)))
+                }
+                // A cut or a deletion came between.
+                _ => {
+                    let end = core.store.end_offset();
+                    Err(CursorError::PastEnd {
+                        next: batch.end(),
+                        end,
+                    }
+                    .into())
+                }
+            }
+        }
+    }
+}

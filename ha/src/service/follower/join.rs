@@ -1,0 +1,163 @@
+//! Joining a master: decide, cut, look back; and what follows when bytes differ after all.
+
+use epochlog_engine::{EpochList, Offset};
+
+use super::super::Core;
+use super::{Following, JoinInfo, SlaveClose, log_refuses};
+use crate::frame::HandshakeAnswer;
+use crate::handshake::{Decision, MasterSide, SlaveSide, Why, decide};
+use crate::slave::{Joined, Lookback};
+
+impl Following {
+    /// Carries out the handshake's decision. The cut and the list are durable on return.
+    pub(super) fn join(
+        &mut self,
+        answer: HandshakeAnswer,
+        lookback: Lookback,
+        core: &Core,
+    ) -> Result<(), SlaveClose> {
+        let store = &core.store;
+        if core.config.report_flushed {
+            store.flush().map_err(log_refuses)?;
+        }
+        let master_epochs =
+            EpochList::from_entries(answer.entries).map_err(|error| SlaveClose::LogRefuses {
+                why: error.to_string(),
+                terminal: false,
+            })?;
+        let own = store.epochs();
+        let (min, end) = (store.min_offset(), store.end_offset());
+        let slave = SlaveSide {
+            epochs: &own,
+            min,
+            end,
+            role_epoch: Some(self.target.epoch),
+        };
+        let master = MasterSide {
+            epochs: &master_epochs,
+            end: answer.end,
+            role_epoch: None,
+        };
+        let mut unreadable = None;
+        let decision = decide(slave, master, |point| {
+            store.is_record_boundary(point).unwrap_or_else(|error| {
+                unreadable = Some(error);
+                false
+            })
+        });
+        if let Some(error) = unreadable {
+            return Err(log_refuses(error));
+        }
+        let decision = decision?;
+        let why = decision.why.to_string();
+        let cut = store.truncate(decision.point, decision.epochs.clone(), &why);
+        let cut = cut.map_err(log_refuses)?;
+        let info = JoinInfo {
+            point: decision.point,
+            cut_bytes: cut.cut_bytes,
+            why,
+            last_epoch: decision.epochs.last(),
+        };
+        tracing::info!(
+            master = %self.target.master_addr, point = info.point, cut_bytes = info.cut_bytes,
+            saved_to = ?cut.saved_to, "joining the master: {}", info.why
+        );
+        self.last_join = Some(info);
+        self.last_close = None;
+        self.master_epochs = master_epochs;
+        self.receiver = Some(store.receive().map_err(log_refuses)?);
+        let joined = joined(&decision, lookback, core)?;
+        self.overlap_from = joined.overlap_from.unwrap_or(decision.point);
+        self.machine.decided(joined, super::now_ms());
+        Ok(())
+    }
+
+    /// Compares what the master holds at `at` with the own log.
+    pub(super) fn compare(
+        &mut self,
+        at: Offset,
+        bytes: &[u8],
+        core: &Core,
+    ) -> Result<(), SlaveClose> {
+        let own = core.store.slice(at, bytes.len()).map_err(log_refuses)?;
+        let differs = own
+            .iter()
+            .zip(bytes)
+            .position(|(own, master)| own != master);
+        if differs.is_none() && own.len() == bytes.len() {
+            self.machine.compared(super::now_ms());
+            return Ok(());
+        }
+        let first = at + differs.unwrap_or(own.len()) as u64;
+        let record = record_around(first, core)?;
+        tracing::error!(
+            master = %self.target.master_addr, first, record,
+            "bytes below the consistent point differ from the master's"
+        );
+        self.machine
+            .differs(Some(record).filter(|record| *record > self.overlap_from));
+        Ok(())
+    }
+
+    /// Cuts the log at the first record that differs from the master's.
+    pub(super) fn cut(&mut self, at: Offset, core: &Core) {
+        let epochs = core.store.epochs().adopt(&self.master_epochs, at);
+        let Ok(epochs) = epochs else {
+            tracing::error!(
+                at,
+                "the master's epochs do not fit this log; nothing was cut"
+            );
+            return;
+        };
+        let reason = "the record differs from the master's although the epochs agree";
+        match core.store.truncate(at, epochs, reason) {
+            Ok(cut) => {
+                tracing::warn!(at, cut_bytes = cut.cut_bytes, saved_to = ?cut.saved_to, "cut: {reason}")
+            }
+            Err(error) => tracing::error!(at, %error, "could not be cut: {reason}"),
+        }
+    }
+}
+
+fn joined(decision: &Decision, lookback: Lookback, core: &Core) -> Result<Joined, SlaveClose> {
+    let (store, point) = (&core.store, decision.point);
+    let min = store.min_offset();
+    let epoch_start = match decision.why {
+        Why::EmptyLog => point,
+        Why::CommonEpoch(found) => found.entry.start,
+    };
+    let mut unreadable = None;
+    // The last record may lie in an older epoch than the common one, which it then precedes.
+    let floor = match lookback {
+        Lookback::LastRecord => min,
+        _ => epoch_start.max(min),
+    };
+    let overlap_from = lookback.begin(point, floor, || {
+        store.record_start_before(point).unwrap_or_else(|error| {
+            unreadable = Some(error);
+            None
+        })
+    });
+    match unreadable {
+        Some(error) => Err(log_refuses(error)),
+        None => Ok(Joined {
+            end: point,
+            is_empty: point == min,
+            last_epoch: decision.epochs.last(),
+            overlap_from,
+            epoch_start: epoch_start.max(min),
+        }),
+    }
+}
+
+/// The start of the record (or filler) that holds the byte at `offset`.
+fn record_around(offset: Offset, core: &Core) -> Result<Offset, SlaveClose> {
+    let store = &core.store;
+    if store.is_record_boundary(offset).map_err(log_refuses)? {
+        return Ok(offset);
+    }
+    match store.record_start_before(offset).map_err(log_refuses)? {
+        Some(before) => Ok(store.record(before).map_err(log_refuses)?.bytes().end()),
+        None => Ok(store.min_offset()),
+    }
+}

@@ -1,0 +1,252 @@
+//! A term as master: its SyncStateSet, the writes that wait, the authority to acknowledge.
+//!
+//! There is a term exactly while this node durably is master. Its lock is short: appends take it
+//! before and after they write, the replication thread at each ack. Completions run outside it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use epochlog_engine::{Epoch, Offset, Store};
+use parking_lot::Mutex;
+
+use super::outcome::{AckRequest, Refused};
+use crate::acks::{AckPolicy, Durability, Ended, UnknownReason, Waiter, Waiters};
+use crate::sync_state::SyncState;
+
+/// What completes a write that waits.
+pub(super) type Token = Box<dyn FnOnce(Ended) + Send>;
+
+pub(super) struct Term {
+    pub(super) epoch: Epoch,
+    pub(super) sync: SyncState,
+    waiters: Waiters<Token>,
+    /// Which uninterrupted time as master this is; epochs may follow each other within one.
+    reign: u64,
+}
+
+impl Term {
+    pub(super) fn new(epoch: Epoch, sync: SyncState) -> Self {
+        Self {
+            epoch,
+            sync,
+            waiters: Waiters::new(),
+            reign: 0,
+        }
+    }
+}
+
+/// The term, if there is one, and what may be done in it.
+pub(super) struct Terms {
+    term: Mutex<Option<Term>>,
+    reigns: AtomicU64,
+    /// Whether there is a term; read without the lock at every growth of the log.
+    serves: AtomicBool,
+    min_in_sync: usize,
+    max_waiting: usize,
+    /// Authority ends then; `u64::MAX` when no lease is in use.
+    authority_until_ms: AtomicU64,
+    /// When the replication thread will look at deadlines next.
+    planned_look_ms: AtomicU64,
+}
+
+/// What the replication thread is to do for a write just made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placed {
+    /// It is complete: the token was given back.
+    Complete,
+    /// It waits.
+    Waits {
+        /// For the disk: a flush is to be asked for.
+        flush: bool,
+        /// Its deadline comes before the replication thread would look.
+        wake: bool,
+    },
+}
+
+impl Terms {
+    pub(super) fn new(min_in_sync: usize, max_waiting: usize) -> Self {
+        Self {
+            term: Mutex::new(None),
+            reigns: AtomicU64::new(0),
+            serves: AtomicBool::new(false),
+            min_in_sync,
+            max_waiting,
+            authority_until_ms: AtomicU64::new(u64::MAX),
+            planned_look_ms: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Until when acks may be given; none: no lease is in use.
+    pub(super) fn set_authority(&self, until_ms: Option<u64>) {
+        self.authority_until_ms
+            .store(until_ms.unwrap_or(u64::MAX), Ordering::SeqCst);
+    }
+
+    fn has_authority(&self, now_ms: u64) -> bool {
+        now_ms < self.authority_until_ms.load(Ordering::SeqCst)
+    }
+
+    /// Works on the term, if there is one.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Term) -> R) -> Option<R> {
+        self.term.lock().as_mut().map(work)
+    }
+
+    /// The epoch being served.
+    pub(super) fn serving(&self) -> Option<Epoch> {
+        self.with(|term| term.epoch)
+    }
+
+    /// Begins a term; the role is durable. An older one goes on in it, with its waiting writes.
+    pub(super) fn begin(&self, mut term: Term) {
+        let mut slot = self.term.lock();
+        match slot.take() {
+            Some(older) => {
+                term.waiters = older.waiters;
+                term.reign = older.reign;
+            }
+            None => term.reign = self.reigns.fetch_add(1, Ordering::SeqCst),
+        }
+        *slot = Some(term);
+        self.serves.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether this node is master.
+    pub(super) fn serves(&self) -> bool {
+        self.serves.load(Ordering::SeqCst)
+    }
+
+    /// Ends the term; its writes end as unknown. Returns how many.
+    pub(super) fn end(&self, reason: UnknownReason) -> usize {
+        let mut slot = self.term.lock();
+        self.serves.store(false, Ordering::SeqCst);
+        let Some(mut term) = slot.take() else {
+            return 0;
+        };
+        drop(slot);
+        let mut tokens = Vec::with_capacity(term.waiters.len());
+        term.waiters.end_all(|token| tokens.push(token));
+        let count = tokens.len();
+        for token in tokens {
+            token(Ended::Unknown(reason));
+        }
+        count
+    }
+
+    /// Whether a write may be made now. Returns the reign it belongs to.
+    pub(super) fn may_write(&self, now_ms: u64) -> Result<u64, Refused> {
+        let guard = self.term.lock();
+        let Some(term) = guard.as_ref() else {
+            return Err(Refused::NotMaster);
+        };
+        if !self.has_authority(now_ms) {
+            return Err(Refused::NoAuthority);
+        }
+        let (have, need) = (term.sync.committed().members.len(), self.min_in_sync);
+        if have < need {
+            return Err(Refused::NotEnoughInSync { have, need });
+        }
+        let waiting = term.waiters.len();
+        if waiting >= self.max_waiting {
+            return Err(Refused::Overloaded { waiting });
+        }
+        Ok(term.reign)
+    }
+
+    /// A write up to `end` was allowed in `reign` and is made: it is complete, or it waits from now
+    /// on. If another reign has begun meanwhile, nothing is known of it.
+    pub(super) fn place(
+        &self,
+        reign: u64,
+        end: Offset,
+        ack: AckRequest,
+        now_ms: u64,
+        store: &Store,
+        token: Token,
+    ) -> (Placed, Option<(Token, Ended)>) {
+        let mut guard = self.term.lock();
+        let Some(term) = guard.as_mut().filter(|term| term.reign == reign) else {
+            let ended = Ended::Unknown(UnknownReason::RoleChanged);
+            return (Placed::Complete, Some((token, ended)));
+        };
+        raise_confirm(store, term, self.has_authority(now_ms));
+        let on_disk = ack.durability == Durability::Memory || store.flushed_offset() >= end;
+        if on_disk && self.may_ack(term, now_ms) && term.sync.acked_by(ack.policy) >= end {
+            (Placed::Complete, Some((token, Ended::Acked)))
+        } else {
+            let timeout_ms = u64::try_from(ack.timeout.as_millis()).unwrap_or(u64::MAX);
+            let deadline_ms = now_ms.saturating_add(timeout_ms);
+            let AckRequest {
+                policy, durability, ..
+            } = ack;
+            term.waiters.push(Waiter {
+                end,
+                policy,
+                durability,
+                deadline_ms,
+                token,
+            });
+            let wake = deadline_ms < self.planned_look_ms.load(Ordering::SeqCst);
+            (
+                Placed::Waits {
+                    flush: !on_disk,
+                    wake,
+                },
+                None,
+            )
+        }
+    }
+
+    fn may_ack(&self, term: &Term, now_ms: u64) -> bool {
+        self.has_authority(now_ms) && term.sync.committed().members.len() >= self.min_in_sync
+    }
+
+    /// Completes what is complete, gives up what is overdue, raises the confirm offset. Any thread
+    /// may call it; returns when the next deadline is.
+    pub(super) fn settle(&self, store: &Store, now_ms: u64) -> u64 {
+        let mut done: Vec<(Token, Ended)> = Vec::new();
+        let mut guard = self.term.lock();
+        let Some(term) = guard.as_mut() else {
+            return u64::MAX;
+        };
+        raise_confirm(store, term, self.has_authority(now_ms));
+        let may_ack = self.may_ack(term, now_ms);
+        let Term { sync, waiters, .. } = term;
+        let acked_by = |policy: AckPolicy| sync.acked_by(policy);
+        if may_ack {
+            waiters.release(acked_by, store.flushed_offset(), |token| {
+                done.push((token, Ended::Acked));
+            });
+        }
+        waiters.expire(now_ms, acked_by, |token, reason| {
+            done.push((token, Ended::Unknown(reason)));
+        });
+        let next = waiters.next_deadline_ms();
+        drop(guard);
+        for (token, ended) in done {
+            token(ended);
+        }
+        next
+    }
+
+    /// As [`Terms::settle`], by the replication thread, which will look again at `look_ms` or at
+    /// the next deadline, whichever is earlier; returns that.
+    pub(super) fn settle_and_plan(&self, store: &Store, now_ms: u64, look_ms: u64) -> u64 {
+        self.settle(store, now_ms);
+        let guard = self.term.lock();
+        let next = guard
+            .as_ref()
+            .map_or(u64::MAX, |term| term.waiters.next_deadline_ms());
+        let planned = next.min(look_ms);
+        // Under the lock: whoever places a write later sees the plan.
+        self.planned_look_ms.store(planned, Ordering::SeqCst);
+        planned
+    }
+}
+
+/// Raises the store's confirm offset as far as the set has acked. Under the lock of the term: a
+/// role change, and so a truncation, comes after it or not at all.
+fn raise_confirm(store: &Store, term: &mut Term, authority: bool) {
+    let confirm = term.sync.advance_confirm(store.end_offset(), authority);
+    if confirm > store.confirm_offset() {
+        store.set_confirm(confirm);
+    }
+}

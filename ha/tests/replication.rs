@@ -1,0 +1,30 @@
+//! Nodes that replicate over sockets on the loopback address, on real stores; see
+//! `replication/stories.rs` for what they do.
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+#[path = "replication/bed.rs"]
+mod bed;
+#[path = "replication/stories.rs"]
+mod stories;
+
+macro_rules! told_for_each_transport {
+    ($($story:ident),* $(,)?) => {
+        mod over_the_ring {
+            $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::Uring); })*
+        }
+        mod over_plain_sockets {
+            $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::Std); })*
+        }
+    };
+}
+
+told_for_each_transport!(
+    slaves_get_every_byte_and_every_epoch,
+    a_link_cut_again_and_again_loses_no_ack,
+    divergent_tails_are_cut_after_a_fail_over,
+    a08_elections_without_writes_leave_equal_lists,
+    a09_a_master_again_in_a_newer_epoch_keeps_its_slaves,
+    a_killed_slave_comes_back_and_catches_up,
+    a_killed_master_serves_its_epoch_again_or_follows,
+    writes_that_wait_end_as_unknown_when_the_role_ends,
+);
