@@ -127,6 +127,11 @@ impl HaService {
         Ok(())
     }
 
+    /// The store being replicated.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.core.store
+    }
+
     /// Where slaves connect.
     pub fn listen_addr(&self) -> SocketAddr {
         self.listen_addr

@@ -4,6 +4,8 @@
 
 #[path = "replication/bed.rs"]
 mod bed;
+#[path = "replication/link.rs"]
+mod link;
 #[path = "replication/stories.rs"]
 mod stories;
 

@@ -1,17 +1,14 @@
-//! Nodes over real stores in temporary folders, a link that can be cut, and comparisons.
+//! Nodes over real stores in temporary folders, and comparisons.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use epochlog_engine::{Appended, EPOCH_FILE_NAME, Message, Store, StoreConfig};
 use epochlog_ha::{
     AckPolicy, AckRequest, HaConfig, HaService, Outcome, SyncStateSet, TransportKind,
 };
-use parking_lot::Mutex;
 use tempfile::TempDir;
 
 pub(crate) const SEGMENT: u64 = 256 << 10;
@@ -33,6 +30,19 @@ fn open(dir: &TempDir) -> Arc<Store> {
     config.segment_size = SEGMENT;
     config.prefault_ahead_bytes = SEGMENT;
     Arc::new(Store::open(config).unwrap())
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
 }
 
 fn serve(id: u64, kind: TransportKind, tune: fn(&mut HaConfig), store: &Arc<Store>) -> HaService {
@@ -62,6 +72,26 @@ impl Node {
             dir,
             kind,
             tune,
+            store,
+            ha,
+        }
+    }
+
+    /// Another node with a copy of this one's folder, as of now.
+    pub(crate) fn copy(&mut self, id: u64) -> Self {
+        self.ha.shutdown();
+        self.store.close().unwrap();
+        let dir = TempDir::new().unwrap();
+        copy_folder(self.dir.path(), dir.path());
+        let store = open(&dir);
+        let ha = serve(id, self.kind, self.tune, &store);
+        self.store = open(&self.dir);
+        self.ha = serve(self.id, self.kind, self.tune, &self.store);
+        Self {
+            id,
+            dir,
+            kind: self.kind,
+            tune: self.tune,
             store,
             ha,
         }
@@ -201,76 +231,4 @@ pub(crate) fn assert_holds(node: &Node, written: &[Appended]) {
             node.id
         );
     }
-}
-
-/// A port that passes bytes on to another one until it is cut.
-pub(crate) struct Link {
-    pub(crate) addr: SocketAddr,
-    open: Arc<Mutex<Vec<TcpStream>>>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Link {
-    pub(crate) fn to(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let addr = listener.local_addr().unwrap();
-        let (open, stop) = (
-            Arc::new(Mutex::new(Vec::new())),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (streams, stopped) = (Arc::clone(&open), Arc::clone(&stop));
-        let accept = std::thread::spawn(move || {
-            for near in listener.incoming() {
-                if stopped.load(Ordering::SeqCst) {
-                    break;
-                }
-                let (Ok(near), Ok(far)) = (near, TcpStream::connect(target)) else {
-                    continue;
-                };
-                pass(&near, &far);
-                pass(&far, &near);
-                streams.lock().extend([near, far]);
-            }
-        });
-        Self {
-            addr,
-            open,
-            stop,
-            threads: vec![accept],
-        }
-    }
-
-    /// Breaks every connection at once, in the middle of whatever is under way.
-    pub(crate) fn cut(&self) {
-        for stream in self.open.lock().drain(..) {
-            // It may be closed already.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.cut();
-        // Ends the accept.
-        let _ = TcpStream::connect(self.addr);
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap();
-        }
-    }
-}
-
-fn pass(from: &TcpStream, to: &TcpStream) {
-    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-    std::thread::spawn(move || {
-        let mut buffer = [0; 5000];
-        while let Ok(n) = from.read(&mut buffer) {
-            if n == 0 || to.write_all(&buffer[..n]).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(Shutdown::Both);
-    });
 }

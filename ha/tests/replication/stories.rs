@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use epochlog_ha::{AckPolicy, Outcome, TransportKind, UnknownReason};
 
-use super::bed::{Link, Node, acked, assert_equal, assert_holds, wait_until};
+use super::bed::{Node, acked, assert_equal, assert_holds, wait_until};
+use super::link::Link;
 
 pub(crate) fn slaves_get_every_byte_and_every_epoch(kind: TransportKind) {
     let nodes = [Node::new(1, kind), Node::new(2, kind), Node::new(3, kind)];

@@ -1,0 +1,184 @@
+//! A slave and a master made of a bare socket: they say what the test makes them say.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use epochlog_engine::EpochEntry;
+use epochlog_ha::{
+    FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm, MasterFrameDecoder,
+    SLAVE_HANDSHAKE_LEN, SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TransferHeader,
+};
+
+pub(crate) struct FakeSlave {
+    stream: TcpStream,
+    decoder: MasterFrameDecoder,
+}
+
+impl FakeSlave {
+    pub(crate) fn connect(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        Self {
+            stream,
+            decoder: MasterFrameDecoder::new(HandshakeAnswerForm::Short),
+        }
+    }
+
+    /// Connected, with the handshake answered.
+    pub(crate) fn joined(addr: SocketAddr, id: u64) -> Self {
+        let mut slave = Self::connect(addr);
+        slave.hello(id);
+        assert!(matches!(
+            slave.frame(),
+            Some((FrameFromMaster::Handshake(_), _))
+        ));
+        slave
+    }
+
+    pub(crate) fn hello(&mut self, id: u64) {
+        let handshake = SlaveHandshake {
+            sync_from_last_file: false,
+            async_learner: false,
+            identity: SlaveIdentity::BrokerId(id),
+        };
+        self.say(&handshake.encode());
+    }
+
+    pub(crate) fn report(&mut self, offset: u64) {
+        self.say(&FrameFromSlave::encode_report(offset));
+    }
+
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn quiet_for(&mut self, time: Duration) {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let error = self.stream.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        self.stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+    }
+
+    /// The next frame and its body; none when the connection is over.
+    pub(crate) fn frame(&mut self) -> Option<(FrameFromMaster, Vec<u8>)> {
+        loop {
+            let mut bytes = vec![0; self.decoder.wanted()];
+            self.stream.read_exact(&mut bytes).ok()?;
+            if let Some(frame) = self.decoder.push(&bytes).unwrap().frame {
+                let len = match &frame {
+                    FrameFromMaster::Transfer(header) => header.body_len as usize,
+                    FrameFromMaster::Handshake(_) => 0,
+                };
+                let mut body = vec![0; len];
+                self.stream.read_exact(&mut body).ok()?;
+                return Some((frame, body));
+            }
+        }
+    }
+
+    /// Takes frames until the log is there up to `end`.
+    pub(crate) fn read_to(&mut self, end: u64) {
+        loop {
+            let Some((FrameFromMaster::Transfer(header), _)) = self.frame() else {
+                panic!("the connection ended before {end}");
+            };
+            if header.offset.unwrap() + u64::from(header.body_len) >= end {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the end of the connection, whatever comes before.
+    pub(crate) fn expect_end(&mut self) {
+        while self.frame().is_some() {}
+        let mut byte = [0; 1];
+        match self.stream.read(&mut byte) {
+            Ok(0) => (),
+            Ok(_) => panic!("the connection goes on"),
+            Err(error) => assert_ne!(
+                error.kind(),
+                std::io::ErrorKind::WouldBlock,
+                "it stays open"
+            ),
+        }
+    }
+}
+
+pub(crate) struct FakeMaster {
+    listener: TcpListener,
+}
+
+pub(crate) struct FakeMasterConnection {
+    stream: TcpStream,
+    decoder: SlaveFrameDecoder,
+}
+
+impl FakeMaster {
+    pub(crate) fn listen() -> Self {
+        Self {
+            listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+        }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    /// Takes the slave's next connection and its handshake, and answers it.
+    pub(crate) fn join(&self, end: u64, entries: &[(u32, u64)]) -> FakeMasterConnection {
+        let (stream, _) = self.listener.accept().unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let mut conn = FakeMasterConnection {
+            stream,
+            decoder: SlaveFrameDecoder::new(false),
+        };
+        let mut hello = [0; SLAVE_HANDSHAKE_LEN];
+        conn.stream.read_exact(&mut hello).unwrap();
+        let frame = conn.decoder.push(&hello).unwrap().frame;
+        assert!(matches!(frame, Some(FrameFromSlave::Handshake(_))));
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(epoch, start)| EpochEntry {
+                epoch: *epoch,
+                start: *start,
+            })
+            .collect();
+        conn.say(&HandshakeAnswer::encode(end, &entries, HandshakeAnswerForm::Short).unwrap());
+        conn
+    }
+}
+
+impl FakeMasterConnection {
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn transfer(&mut self, offset: u64, epoch: (u32, u64), body: &[u8]) {
+        let header = TransferHeader {
+            body_len: u32::try_from(body.len()).unwrap(),
+            offset: Some(offset),
+            epoch: epoch.0,
+            epoch_start: epoch.1,
+            confirm: Some(0),
+        };
+        self.say(&header.encode());
+        self.say(body);
+    }
+
+    /// The next report; none when the connection is over.
+    pub(crate) fn report(&mut self) -> Option<u64> {
+        let mut bytes = [0; 12];
+        self.stream.read_exact(&mut bytes).ok()?;
+        match self.decoder.push(&bytes).unwrap().frame {
+            Some(FrameFromSlave::Report(offset)) => Some(offset),
+            other => panic!("{other:?}"),
+        }
+    }
+}
