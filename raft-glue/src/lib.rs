@@ -5,6 +5,7 @@ pub mod client;
 mod command;
 mod elect;
 mod group;
+mod liveness;
 pub mod remoting;
 mod state_machine;
 
@@ -15,4 +16,8 @@ pub use command::{
 };
 pub use elect::{Ballot, Choice, Incarnation, choose_first};
 pub use group::{BrokerGroup, EPOCH_MAX, Replica};
+pub use liveness::{
+    BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatError, Liveness, Seen,
+    TIMEOUT_LIMIT_MS, Verdict,
+};
 pub use state_machine::{ControllerState, GROUP_LIMIT, REPLICA_LIMIT, REPORTED_EPOCH_MAX};
