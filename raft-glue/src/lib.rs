@@ -4,10 +4,16 @@
 pub mod client;
 mod command;
 mod elect;
+mod error;
 mod group;
+mod ledger;
 mod liveness;
+mod log_bridge;
+mod node;
+mod raft_codec;
 pub mod remoting;
 mod state_machine;
+mod store;
 
 pub use command::{
     AlterSyncStateSet, Answer, ApplyBrokerId, BROKER_ID_MAX, COMMAND_LIMIT, CleanBrokerData, Code,
@@ -15,9 +21,16 @@ pub use command::{
     ReviewMembers, TEXT_LIMIT, UpdateAddress,
 };
 pub use elect::{Ballot, Choice, Incarnation, choose_first};
+pub use error::{AppendError, Error, ReadError};
 pub use group::{BrokerGroup, EPOCH_MAX, Replica};
+pub use ledger::{
+    Appended, GetError, Ledger, LedgerConfig, LedgerEntry, LedgerMetadata, LedgerTimings,
+    PAYLOAD_LIMIT, PendingAppend, Role, SnapshotReceipt, StateMachine, Transport,
+};
 pub use liveness::{
     BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatError, Liveness, Seen,
     TIMEOUT_LIMIT_MS, Verdict,
 };
+pub use raft_codec::{CodecError, Member};
 pub use state_machine::{ControllerState, GROUP_LIMIT, REPLICA_LIMIT, REPORTED_EPOCH_MAX};
+pub use store::RowChanges;

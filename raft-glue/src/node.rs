@@ -1,0 +1,723 @@
+//! One member of a raft group, stepped by its owner: messages, ticks and proposals in; messages,
+//! answers and durable records out. It owns no socket, thread or clock.
+//!
+//! Order within one turn: a leader's messages may leave first, unless this very turn changes term or
+//! vote; then entries, hard state, snapshot and the effects applied so far become durable in one
+//! transaction; then the other messages leave; then what is committed is applied and answered.
+//! Effects of committed entries are written with a later transaction, always together with their
+//! index, so a crash in between applies them again. After a failed write nothing leaves any more:
+//! the owner must drop the node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use raft::eraftpb::{Entry, EntryType, HardState, Message, MessageType};
+use raft::{RawNode, ReadOnlyOption, Ready, SnapshotStatus, StateRole};
+use tokio::sync::oneshot;
+use tracing::{debug, error, info, warn};
+
+use crate::error::{AppendError, Error, ReadError};
+use crate::ledger::{Appended, LedgerMetadata, Role, StateMachine};
+use crate::raft_codec::{
+    ConfStateRecord, Member, MemberChange, MemberStep, PeerMessage, SnapshotBody, decode, encode,
+    encode_message,
+};
+use crate::store::{AppliedBatch, Batch, LogView, Store};
+
+/// First byte of the data of every appended entry; an entry without data is raft's own.
+pub(crate) const PAYLOAD_TAG: u8 = 1;
+
+/// Longest entries and committed entries handled in one turn, in bytes.
+const MESSAGE_BYTES: u64 = 1 << 20;
+const COMMITTED_BYTES: u64 = 4 << 20;
+
+/// Append messages under way to one follower.
+const IN_FLIGHT: usize = 128;
+
+/// Turns one call of [`Node::turn`] takes at most.
+const TURN_LIMIT: usize = 64;
+
+/// Settings of a node, in ticks and counts.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSettings {
+    pub(crate) group: String,
+    pub(crate) id: u64,
+    pub(crate) heartbeat_ticks: usize,
+    pub(crate) election_ticks: (usize, usize),
+    /// Appends and reads without an outcome for this long are told so.
+    pub(crate) timeout_ticks: u64,
+    /// Effects are on disk at the latest this long after they were applied.
+    pub(crate) flush_ticks: u64,
+    /// Applied entries kept for followers that lag.
+    pub(crate) keep_entries: u64,
+    pub(crate) max_pending: usize,
+}
+
+/// A frame for a peer.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) to: u64,
+    pub(crate) frame: Bytes,
+    /// Its fate must be told by [`Node::report_snapshot`].
+    pub(crate) is_snapshot: bool,
+}
+
+type AppendReply<A> = oneshot::Sender<Result<Appended<A>, AppendError>>;
+type MemberReply = oneshot::Sender<Result<u64, AppendError>>;
+type ReadReply = oneshot::Sender<Result<(), ReadError>>;
+
+enum Reply<A> {
+    Append(AppendReply<A>),
+    Members(MemberReply),
+}
+
+impl<A> Reply<A> {
+    fn fail(self, why: AppendError) {
+        // Who stopped waiting needs no answer.
+        match self {
+            Self::Append(reply) => drop(reply.send(Err(why))),
+            Self::Members(reply) => drop(reply.send(Err(why))),
+        }
+    }
+}
+
+struct Pending<A> {
+    term: u64,
+    deadline: u64,
+    reply: Reply<A>,
+}
+
+struct Reading {
+    deadline: u64,
+    replies: Vec<ReadReply>,
+}
+
+/// What is applied or known and not yet on disk.
+#[derive(Default)]
+struct Unwritten {
+    applied: Option<AppliedBatch>,
+    hard_state: Option<HardState>,
+    peer_stores: bool,
+    since: Option<u64>,
+}
+
+/// See the module.
+pub(crate) struct Node<M: StateMachine> {
+    settings: NodeSettings,
+    raw: RawNode<LogView>,
+    store: Arc<Store>,
+    machine: Arc<RwLock<M>>,
+    members: BTreeMap<u64, Member>,
+    members_changed: bool,
+    peer_stores: BTreeMap<u64, u64>,
+    /// Peers that were complained of already.
+    strangers: BTreeSet<u64>,
+    ticks: u64,
+    applied: u64,
+    /// The same, for readers on other threads; raised before anybody is answered.
+    applied_shared: Arc<AtomicU64>,
+    applied_term: u64,
+    /// Term and vote on disk.
+    durable_vote: (u64, u64),
+    unwritten: Unwritten,
+    pending: BTreeMap<u64, Pending<M::Answer>>,
+    reads_waiting: Vec<ReadReply>,
+    reads: BTreeMap<u64, Reading>,
+    next_read: u64,
+    /// Reads whose index is known and not yet applied.
+    reads_confirmed: BTreeMap<u64, Reading>,
+    out: Vec<Outgoing>,
+}
+
+impl<M: StateMachine> Node<M> {
+    /// Takes up where the store left off; `machine` is loaded from it.
+    pub(crate) fn new(
+        settings: NodeSettings,
+        store: Arc<Store>,
+        machine: Arc<RwLock<M>>,
+        applied_shared: Arc<AtomicU64>,
+    ) -> Result<Self, Error> {
+        let rows = store.rows()?;
+        machine.write().load(rows).map_err(Error::Stopped)?;
+        let applied = store.applied();
+        let config = raft::Config {
+            id: settings.id,
+            election_tick: settings.election_ticks.0,
+            min_election_tick: settings.election_ticks.0,
+            max_election_tick: settings.election_ticks.1,
+            heartbeat_tick: settings.heartbeat_ticks,
+            applied,
+            max_size_per_msg: MESSAGE_BYTES,
+            max_inflight_msgs: IN_FLIGHT,
+            check_quorum: true,
+            pre_vote: true,
+            read_only_option: ReadOnlyOption::Safe,
+            max_uncommitted_size: raft::NO_LIMIT,
+            max_committed_size_per_ready: COMMITTED_BYTES,
+            ..raft::Config::default()
+        };
+        let view = LogView(Arc::clone(&store));
+        let applied_term = store.term_at(applied)?;
+        let raw = RawNode::new(&config, view, &crate::log_bridge::logger())
+            .map_err(|error| Error::Raft(error.to_string()))?;
+        let hard_state = raw.raft.hard_state();
+        let mut node = Self {
+            peer_stores: store.first_peer_stores(),
+            members: store.members(),
+            members_changed: true,
+            settings,
+            raw,
+            store,
+            machine,
+            strangers: BTreeSet::new(),
+            ticks: 0,
+            applied,
+            applied_shared,
+            applied_term,
+            durable_vote: (hard_state.term, hard_state.vote),
+            unwritten: Unwritten::default(),
+            pending: BTreeMap::new(),
+            reads_waiting: Vec::new(),
+            reads: BTreeMap::new(),
+            next_read: 1,
+            reads_confirmed: BTreeMap::new(),
+            out: Vec::new(),
+        };
+        let voters = node.raw.raft.prs().conf().voters().ids();
+        if voters.contains(node.settings.id) && voters.iter().count() == 1 {
+            // Nobody else can be leader: no need to wait for a timeout.
+            node.raw
+                .campaign()
+                .map_err(|error| Error::Raft(error.to_string()))?;
+        }
+        Ok(node)
+    }
+
+    /// One step of the clock.
+    pub(crate) fn tick(&mut self) {
+        self.ticks += 1;
+        self.raw.tick();
+        let now = self.ticks;
+        let late = |deadline: u64| deadline <= now;
+        for (_, pending) in self
+            .pending
+            .extract_if(.., |_, pending| late(pending.deadline))
+        {
+            pending.reply.fail(AppendError::Timeout);
+        }
+        let readings = [&mut self.reads, &mut self.reads_confirmed];
+        for (_, reading) in readings
+            .into_iter()
+            .flat_map(|table| table.extract_if(.., |_, r| late(r.deadline)))
+        {
+            reading.fail(&ReadError::Timeout);
+        }
+    }
+
+    /// A message from a peer. What a sound peer does not send is dropped.
+    pub(crate) fn step(&mut self, from_peer: PeerMessage) {
+        let PeerMessage {
+            group,
+            store,
+            message,
+        } = from_peer;
+        let from = message.from;
+        if let Some(why) = self.refusal(&group, store, &message) {
+            if self.strangers.insert(from) {
+                error!(from, "a message of controller {from} is refused: {why}");
+            }
+            return;
+        }
+        self.strangers.remove(&from);
+        if self.peer_stores.insert(from, store).is_none() {
+            self.unwritten.peer_stores = true;
+        }
+        if let Err(why) = self.raw.step(message) {
+            debug!(from, %why, "a message came to nothing");
+        }
+    }
+
+    fn refusal(&self, group: &str, store: u64, message: &Message) -> Option<String> {
+        if group != self.settings.group {
+            return Some(format!(
+                "it is of group {group}, this one of {}",
+                self.settings.group
+            ));
+        }
+        if message.to != self.settings.id {
+            return Some(format!("it is for member {}, not for this one", message.to));
+        }
+        if self
+            .peer_stores
+            .get(&message.from)
+            .is_some_and(|known| *known != store)
+        {
+            return Some(
+                "its store is not the one it had before: a member that lost its store must be \
+                 replaced by a new one"
+                    .to_owned(),
+            );
+        }
+        let log = &self.raw.raft.raft_log;
+        let is_current = message.term >= self.raw.raft.term;
+        match message.get_msg_type() {
+            MessageType::MsgHeartbeat if is_current && message.commit > log.last_index() => {
+                Some(format!(
+                    "it believes that this member holds entry {}, but its log ends at {}: the \
+                     store of this member was lost or put back to an older one; replace it",
+                    message.commit,
+                    log.last_index()
+                ))
+            }
+            MessageType::MsgAppendResponse
+                if !message.reject && message.index > log.last_index() =>
+            {
+                Some(format!(
+                    "it acknowledges entry {}, which is not there",
+                    message.index
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// Appends a payload if this member leads; the answer comes when it is applied.
+    pub(crate) fn append(&mut self, payload: &[u8], reply: AppendReply<M::Answer>) {
+        let mut data = Vec::with_capacity(payload.len() + 1);
+        data.push(PAYLOAD_TAG);
+        data.extend_from_slice(payload);
+        self.propose(Reply::Append(reply), |raw| raw.propose(Vec::new(), data));
+    }
+
+    /// Changes the membership if this member leads; the answer comes when the change is in force.
+    pub(crate) fn change_members(&mut self, change: &MemberChange, reply: MemberReply) {
+        match encode(change) {
+            Ok(context) => {
+                let change = change.to_raft();
+                self.propose(Reply::Members(reply), |raw| {
+                    raw.propose_conf_change(context, change)
+                });
+            }
+            Err(_) => Reply::<M::Answer>::Members(reply).fail(AppendError::Full),
+        }
+    }
+
+    fn propose(
+        &mut self,
+        reply: Reply<M::Answer>,
+        propose: impl FnOnce(&mut RawNode<LogView>) -> raft::Result<()>,
+    ) {
+        if self.raw.raft.state != StateRole::Leader {
+            return reply.fail(AppendError::NotLeader {
+                leader: self.leader(),
+            });
+        }
+        if self.pending.len() >= self.settings.max_pending {
+            return reply.fail(AppendError::Full);
+        }
+        let before = self.raw.raft.raft_log.last_index();
+        match propose(&mut self.raw) {
+            Ok(()) if self.raw.raft.raft_log.last_index() == before + 1 => {
+                let pending = Pending {
+                    term: self.raw.raft.term,
+                    deadline: self.ticks + self.settings.timeout_ticks,
+                    reply,
+                };
+                self.pending.insert(before + 1, pending);
+            }
+            // Dropped: a leadership transfer is under way.
+            Ok(()) | Err(_) => reply.fail(AppendError::NotLeader { leader: None }),
+        }
+    }
+
+    /// Answers once every entry committed before this call is applied here and a majority has
+    /// confirmed that this member still leads.
+    pub(crate) fn read_barrier(&mut self, reply: ReadReply) {
+        let refusal = if !self.is_ready() {
+            Some(ReadError::NotLeader {
+                leader: self.leader(),
+            })
+        } else if self.reads_waiting.len() >= self.settings.max_pending {
+            Some(ReadError::Full)
+        } else {
+            None
+        };
+        match refusal {
+            Some(why) => drop(reply.send(Err(why))),
+            None => self.reads_waiting.push(reply),
+        }
+    }
+
+    /// Hands the leadership to a voter, if this member leads.
+    pub(crate) fn transfer_leader(&mut self, to: u64) {
+        self.raw.transfer_leader(to);
+    }
+
+    pub(crate) fn report_unreachable(&mut self, id: u64) {
+        self.raw.report_unreachable(id);
+    }
+
+    pub(crate) fn report_snapshot(&mut self, id: u64, is_sent: bool) {
+        let status = if is_sent {
+            SnapshotStatus::Finish
+        } else {
+            SnapshotStatus::Failure
+        };
+        self.raw.report_snapshot(id, status);
+    }
+
+    /// Does all that is to be done now. Frames to send are given to `send` in order.
+    ///
+    /// # Errors
+    /// A store that cannot be written, or a log that cannot be applied: drop the node.
+    pub(crate) fn turn(&mut self, send: &mut dyn FnMut(Outgoing)) -> Result<(), Error> {
+        self.start_reads();
+        for _ in 0..TURN_LIMIT {
+            if !self.raw.has_ready() {
+                break;
+            }
+            self.handle_ready(send)?;
+        }
+        if self
+            .unwritten
+            .since
+            .is_some_and(|at| self.ticks - at >= self.settings.flush_ticks)
+        {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Is there something left for another [`Self::turn`] at once?
+    pub(crate) fn has_more(&self) -> bool {
+        self.raw.has_ready()
+    }
+
+    /// Writes what is applied and not yet on disk, and drops entries nobody needs any more.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        let (first, _) = self.store.range();
+        let mut batch = Batch::default();
+        let on_disk = self.store.applied();
+        if on_disk.saturating_sub(first) > 2 * self.settings.keep_entries {
+            let to = on_disk - self.settings.keep_entries;
+            batch.truncate_to = Some((to, self.store.term_at(to)?));
+        }
+        self.write(batch)
+    }
+
+    /// The members, if they changed since the last call.
+    pub(crate) fn changed_members(&mut self) -> Option<BTreeMap<u64, Member>> {
+        std::mem::take(&mut self.members_changed).then(|| self.members.clone())
+    }
+
+    pub(crate) fn metadata(&self) -> LedgerMetadata {
+        let raft = &self.raw.raft;
+        let role = match raft.state {
+            StateRole::Leader => Role::Leader,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            StateRole::Follower if self.is_learner() => Role::Learner,
+            StateRole::Follower => Role::Follower,
+        };
+        LedgerMetadata {
+            id: self.settings.id,
+            role,
+            is_ready: self.is_ready(),
+            leader: self.leader(),
+            term: raft.term,
+            first: self.store.range().0 + 1,
+            committed: raft.raft_log.committed,
+            applied: self.applied,
+            last: raft.raft_log.last_index(),
+            members: self.members.clone(),
+            learners: raft.prs().conf().learners().iter().copied().collect(),
+            failure: None,
+        }
+    }
+
+    fn is_learner(&self) -> bool {
+        self.raw
+            .raft
+            .prs()
+            .conf()
+            .learners()
+            .contains(&self.settings.id)
+    }
+
+    fn leader(&self) -> Option<u64> {
+        Some(self.raw.raft.leader_id).filter(|id| *id != raft::INVALID_ID)
+    }
+
+    /// Leads, and has applied an entry of its own term: nothing older is unknown to it.
+    fn is_ready(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader && self.applied_term == self.raw.raft.term
+    }
+
+    fn start_reads(&mut self) {
+        if self.reads_waiting.is_empty() {
+            return;
+        }
+        let replies = std::mem::take(&mut self.reads_waiting);
+        let deadline = self.ticks + self.settings.timeout_ticks;
+        self.reads
+            .insert(self.next_read, Reading { deadline, replies });
+        self.raw.read_index(self.next_read.to_be_bytes().to_vec());
+        self.next_read += 1;
+    }
+
+    fn handle_ready(&mut self, send: &mut dyn FnMut(Outgoing)) -> Result<(), Error> {
+        let mut ready = self.raw.ready();
+        let vote = ready
+            .hs()
+            .map_or(self.durable_vote, |state| (state.term, state.vote));
+        if vote == self.durable_vote {
+            self.send_all(ready.take_messages(), send)?;
+        }
+        self.persist(&mut ready)?;
+        self.durable_vote = vote;
+        self.send_all(ready.take_messages(), send)?;
+        self.send_all(ready.take_persisted_messages(), send)?;
+        if ready.ss().is_some() {
+            self.role_changed();
+        }
+        for state in ready.take_read_states() {
+            self.read_confirmed(&state);
+        }
+        self.apply(ready.take_committed_entries())?;
+        let mut light = self.raw.advance_append(ready);
+        if light.commit_index().is_some() {
+            self.unwritten.hard_state = Some(self.raw.raft.hard_state());
+        }
+        self.send_all(light.take_messages(), send)?;
+        self.apply(light.take_committed_entries())?;
+        self.raw.advance_apply_to(self.applied);
+        Ok(())
+    }
+
+    fn persist(&mut self, ready: &mut Ready) -> Result<(), Error> {
+        let mut batch = Batch {
+            entries: ready.take_entries(),
+            ..Batch::default()
+        };
+        if let Some(state) = ready.hs() {
+            self.unwritten.hard_state = Some(state.clone());
+        }
+        if ready.snapshot().is_empty() {
+            if ready.must_sync() {
+                self.write(batch)?;
+            }
+            return Ok(());
+        }
+        let snapshot = ready.snapshot().clone();
+        let body: SnapshotBody = decode(&snapshot.data).map_err(|source| Error::Codec {
+            what: "a snapshot".to_owned(),
+            source,
+        })?;
+        let metadata = snapshot.get_metadata();
+        let (index, term) = (metadata.index, metadata.term);
+        let rows = body
+            .rows
+            .iter()
+            .map(|(k, v)| (k.0.to_vec(), v.0.to_vec()))
+            .collect();
+        let members = body.members.clone();
+        batch.snapshot = Some((snapshot, body));
+        // The snapshot holds the effects of all that was applied so far.
+        self.unwritten.applied = None;
+        self.write(batch)?;
+        self.machine.write().load(rows).map_err(Error::Stopped)?;
+        self.set_applied(index, term);
+        self.members = members;
+        self.members_changed = true;
+        info!(index, "took over the state of a snapshot");
+        Ok(())
+    }
+
+    /// One transaction with everything that waits for one.
+    fn write(&mut self, mut batch: Batch) -> Result<(), Error> {
+        let unwritten = std::mem::take(&mut self.unwritten);
+        batch.applied = unwritten.applied;
+        batch.hard_state = unwritten.hard_state;
+        batch.peer_stores = unwritten.peer_stores.then(|| self.peer_stores.clone());
+        self.store.write(&batch)
+    }
+
+    fn send_all(
+        &mut self,
+        messages: Vec<Message>,
+        send: &mut dyn FnMut(Outgoing),
+    ) -> Result<(), Error> {
+        let store = self.store.store_id();
+        for message in messages {
+            let frame =
+                encode_message(&self.settings.group, store, &message).map_err(|source| {
+                    Error::Codec {
+                        what: "a message".to_owned(),
+                        source,
+                    }
+                })?;
+            let is_snapshot = message.get_msg_type() == MessageType::MsgSnapshot;
+            if let Some(frame) = frame {
+                send(Outgoing {
+                    to: message.to,
+                    frame: frame.into(),
+                    is_snapshot,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn role_changed(&mut self) {
+        let raft = &self.raw.raft;
+        info!(role = ?raft.state, term = raft.term, leader = raft.leader_id, "role changed");
+        if raft.state == StateRole::Leader {
+            return;
+        }
+        for (_, pending) in std::mem::take(&mut self.pending) {
+            pending.reply.fail(AppendError::LostLeadership);
+        }
+        let why = ReadError::NotLeader {
+            leader: self.leader(),
+        };
+        let replies = std::mem::take(&mut self.reads_waiting);
+        Reading {
+            deadline: 0,
+            replies,
+        }
+        .fail(&why);
+        for (_, reading) in std::mem::take(&mut self.reads) {
+            reading.fail(&why);
+        }
+    }
+
+    fn read_confirmed(&mut self, state: &raft::ReadState) {
+        let Ok(context) = <[u8; 8]>::try_from(state.request_ctx.as_slice()) else {
+            return;
+        };
+        let Some(reading) = self.reads.remove(&u64::from_be_bytes(context)) else {
+            return;
+        };
+        if state.index <= self.applied {
+            reading.succeed();
+        } else if let Some(already) = self.reads_confirmed.get_mut(&state.index) {
+            already.replies.extend(reading.replies);
+        } else {
+            self.reads_confirmed.insert(state.index, reading);
+        }
+    }
+
+    fn apply(&mut self, entries: Vec<Entry>) -> Result<(), Error> {
+        for entry in entries {
+            let (index, term) = (entry.index, entry.term);
+            let batch = self.unwritten.applied.get_or_insert_default();
+            batch.index = index;
+            self.unwritten.since.get_or_insert(self.ticks);
+            let answer = match entry.get_entry_type() {
+                EntryType::EntryNormal => match entry.data.split_first() {
+                    None => None,
+                    Some((&PAYLOAD_TAG, payload)) => {
+                        Some(self.machine.write().apply(index, payload, &mut batch.rows))
+                    }
+                    Some((tag, _)) => {
+                        return Err(Error::Stopped(format!(
+                            "entry {index} is of kind {tag}, which this version does not know: \
+                             run the same version on all controllers"
+                        )));
+                    }
+                },
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
+                    self.apply_members(&entry)?;
+                    None
+                }
+            };
+            self.set_applied(index, term);
+            self.answer(index, term, answer);
+        }
+        let later = self.reads_confirmed.split_off(&(self.applied + 1));
+        for (_, reading) in std::mem::replace(&mut self.reads_confirmed, later) {
+            reading.succeed();
+        }
+        Ok(())
+    }
+
+    fn set_applied(&mut self, index: u64, term: u64) {
+        (self.applied, self.applied_term) = (index, term);
+        self.applied_shared.store(index, Ordering::Release);
+    }
+
+    /// Ends what waited for this index or a lower one.
+    fn answer(&mut self, index: u64, term: u64, mut answer: Option<M::Answer>) {
+        while let Some(first) = self.pending.first_entry() {
+            if *first.key() > index {
+                return;
+            }
+            let (at, pending) = first.remove_entry();
+            if at != index || pending.term != term {
+                pending.reply.fail(AppendError::Replaced);
+                continue;
+            }
+            match (pending.reply, answer.take()) {
+                (Reply::Append(reply), Some(answer)) => {
+                    drop(reply.send(Ok(Appended { index, answer })));
+                }
+                (Reply::Members(reply), _) => drop(reply.send(Ok(index))),
+                (reply @ Reply::Append(_), None) => reply.fail(AppendError::Replaced),
+            }
+        }
+    }
+
+    fn apply_members(&mut self, entry: &Entry) -> Result<(), Error> {
+        let change: MemberChange = if entry.context.is_empty() {
+            MemberChange::default()
+        } else {
+            decode(&entry.context).map_err(|source| Error::Codec {
+                what: "a member change".to_owned(),
+                source,
+            })?
+        };
+        let state = match self.raw.apply_conf_change(&change.to_raft()) {
+            Ok(state) => state,
+            Err(why) => {
+                // Every member refuses it alike.
+                warn!(index = entry.index, %why, "a member change came to nothing");
+                return Ok(());
+            }
+        };
+        for step in change.steps {
+            match step {
+                MemberStep::AddVoter { id, member } | MemberStep::AddLearner { id, member } => {
+                    self.members.insert(id, member);
+                }
+                MemberStep::Remove { id } => {
+                    self.members.remove(&id);
+                    if self.peer_stores.remove(&id).is_some() {
+                        self.unwritten.peer_stores = true;
+                    }
+                }
+            }
+        }
+        let batch = self.unwritten.applied.get_or_insert_default();
+        batch.conf_state = Some(ConfStateRecord::from(&state));
+        batch.members = Some(self.members.clone());
+        self.members_changed = true;
+        Ok(())
+    }
+}
+
+impl Reading {
+    fn fail(self, why: &ReadError) {
+        for reply in self.replies {
+            // Who stopped waiting needs no answer.
+            drop(reply.send(Err(why.clone())));
+        }
+    }
+
+    fn succeed(self) {
+        for reply in self.replies {
+            drop(reply.send(Ok(())));
+        }
+    }
+}
