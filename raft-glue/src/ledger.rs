@@ -5,36 +5,37 @@
 //! store fails or the ledger stops; a failed write or a broken assertion ends the thread for good,
 //! and [`LedgerMetadata::failure`] says why.
 
-use std::any::Any;
+mod run;
+mod settings;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::{AppendError, Error, ReadError};
-use crate::node::{Node, NodeSettings, Outgoing, PAYLOAD_TAG};
-use crate::raft_codec::{CodecError, Member, PeerMessage, decode_message};
-use crate::store::{Identity, RowChanges, Store};
+use crate::node::{Node, PAYLOAD_TAG};
+use crate::raft_codec::{CodecError, Member, MemberChange, MemberStep, decode_message};
+use crate::store::{Identity, RowChanges, Rows, Store};
+use run::{Event, Run};
+
+pub use run::SnapshotReceipt;
+pub use settings::{LedgerConfig, LedgerTimings};
 
 /// Longest payload of one append, in bytes.
 pub const PAYLOAD_LIMIT: usize = 4 << 20;
 
 /// Messages, appends and reads that wait for the thread.
 const QUEUE_LEN: usize = 8192;
-
-/// Events taken before the node turns.
-const GATHER_COUNT: usize = 1024;
 
 /// What a ledger replicates: a deterministic state that is nothing but rows.
 ///
@@ -52,7 +53,7 @@ pub trait StateMachine: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the rows are not of this machine; the ledger stops with this text.
-    fn load(&mut self, rows: Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), String>;
+    fn load(&mut self, rows: Rows) -> Result<(), String>;
 }
 
 /// How frames reach other members. Called on the ledger's thread: must not block.
@@ -63,164 +64,6 @@ pub trait Transport: Send + 'static {
     /// Queues a frame; false when it was dropped. Frames may be lost, doubled and reordered.
     /// `receipt` comes with snapshots and tells the ledger what became of them.
     fn send(&mut self, to: u64, frame: Bytes, receipt: Option<SnapshotReceipt>) -> bool;
-}
-
-/// Tells the ledger what became of a snapshot it sent; dropped = it was not delivered.
-#[derive(Debug)]
-pub struct SnapshotReceipt {
-    to: u64,
-    delivered: bool,
-    reports: Arc<Mutex<Vec<(u64, bool)>>>,
-}
-
-impl SnapshotReceipt {
-    /// The peer has it.
-    pub fn delivered(mut self) {
-        self.delivered = true;
-    }
-}
-
-impl Drop for SnapshotReceipt {
-    fn drop(&mut self) {
-        self.reports.lock().push((self.to, self.delivered));
-    }
-}
-
-/// Clocks of a ledger, in ms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerTimings {
-    /// Length of one tick.
-    pub tick_ms: u64,
-    /// A leader is heard of this often.
-    pub heartbeat_ms: u64,
-    /// A follower that hears of no leader for a random time in `[min, max)` seeks votes.
-    pub election_min_ms: u64,
-    /// See [`Self::election_min_ms`].
-    pub election_max_ms: u64,
-    /// Appends and reads without an outcome for this long are told so.
-    pub append_timeout_ms: u64,
-    /// Effects of entries are on disk at the latest this long after they were applied; until then
-    /// a restart applies the entries again.
-    pub flush_ms: u64,
-}
-
-impl Default for LedgerTimings {
-    fn default() -> Self {
-        Self {
-            tick_ms: 50,
-            heartbeat_ms: 50,
-            election_min_ms: 300,
-            election_max_ms: 600,
-            append_timeout_ms: 3_000,
-            flush_ms: 1_000,
-        }
-    }
-}
-
-impl LedgerTimings {
-    /// Checks that a healthy leader is never taken for dead.
-    ///
-    /// # Errors
-    /// The relation that does not hold.
-    pub fn check(&self) -> Result<(), Error> {
-        let bad = |why: String| {
-            Err(Error::Setting {
-                key: "controller timings",
-                why,
-            })
-        };
-        if self.tick_ms < 5 || self.tick_ms > 1_000 {
-            return bad(format!("a tick of {} ms is not in 5..=1000", self.tick_ms));
-        }
-        if self.heartbeat_ms < self.tick_ms {
-            return bad(format!(
-                "heartbeats each {} ms are more often than ticks each {} ms",
-                self.heartbeat_ms, self.tick_ms
-            ));
-        }
-        if self.election_min_ms < 3 * self.heartbeat_ms {
-            return bad(format!(
-                "an election after {} ms leaves no room for three heartbeats of {} ms",
-                self.election_min_ms, self.heartbeat_ms
-            ));
-        }
-        if self.election_max_ms < self.election_min_ms + 3 * self.tick_ms {
-            return bad(format!(
-                "elections between {} and {} ms would collide: leave three ticks between",
-                self.election_min_ms, self.election_max_ms
-            ));
-        }
-        if self.append_timeout_ms < self.election_max_ms {
-            return bad(format!(
-                "an append timeout of {} ms is shorter than an election",
-                self.append_timeout_ms
-            ));
-        }
-        Ok(())
-    }
-
-    fn ticks(&self, ms: u64) -> u64 {
-        ms.div_ceil(self.tick_ms).max(1)
-    }
-}
-
-/// Settings of a ledger.
-#[derive(Clone, Debug)]
-pub struct LedgerConfig {
-    /// Name of the group; members of another group are refused.
-    pub group: String,
-    /// Id of this member, not 0.
-    pub id: u64,
-    /// The store file; made if it is not there.
-    pub path: PathBuf,
-    /// The members of a new group, this one among them. A member that is not among them begins
-    /// empty and waits to be added. Once the store exists, it is what counts.
-    pub first_members: BTreeMap<u64, Member>,
-    /// Clocks.
-    pub timings: LedgerTimings,
-    /// Applied entries kept for followers that lag; a follower further behind gets a snapshot.
-    pub keep_entries: u64,
-    /// Appends under way at a time.
-    pub max_pending: usize,
-}
-
-impl LedgerConfig {
-    /// A member with default clocks and limits.
-    #[must_use]
-    pub fn new(
-        group: impl Into<String>,
-        id: u64,
-        path: impl Into<PathBuf>,
-        first_members: BTreeMap<u64, Member>,
-    ) -> Self {
-        Self {
-            group: group.into(),
-            id,
-            path: path.into(),
-            first_members,
-            timings: LedgerTimings::default(),
-            keep_entries: 10_000,
-            max_pending: 4096,
-        }
-    }
-
-    fn node_settings(&self) -> NodeSettings {
-        let timings = &self.timings;
-        let ticks = |ms| usize::try_from(timings.ticks(ms)).unwrap_or(usize::MAX);
-        NodeSettings {
-            group: self.group.clone(),
-            id: self.id,
-            heartbeat_ticks: ticks(timings.heartbeat_ms),
-            election_ticks: (
-                ticks(timings.election_min_ms),
-                ticks(timings.election_max_ms),
-            ),
-            timeout_ticks: timings.ticks(timings.append_timeout_ms),
-            flush_ticks: timings.ticks(timings.flush_ms),
-            keep_entries: self.keep_entries,
-            max_pending: self.max_pending,
-        }
-    }
 }
 
 /// What a member is in its group.
@@ -345,14 +188,6 @@ pub enum GetError {
     /// The store cannot be read.
     #[error(transparent)]
     Store(#[from] Error),
-}
-
-enum Event<A> {
-    Peer(PeerMessage),
-    Append(Bytes, oneshot::Sender<Result<Appended<A>, AppendError>>),
-    Read(oneshot::Sender<Result<(), ReadError>>),
-    Transfer(u64),
-    Wake,
 }
 
 struct Shared<M: StateMachine> {
@@ -543,6 +378,23 @@ impl<M: StateMachine> Ledger<M> {
         Ok(())
     }
 
+    /// Changes the membership on the leader, by joint consensus where more than one step asks for
+    /// it; ends when the change is in force here. A new voter should have been a learner until its
+    /// log was close to the leader's.
+    ///
+    /// # Errors
+    /// See [`AppendError`]. A change that finds another one under way comes to nothing.
+    pub async fn change_members(&self, steps: Vec<MemberStep>) -> Result<u64, AppendError> {
+        let (reply, outcome) = oneshot::channel();
+        let change = MemberChange { steps };
+        self.queue(
+            Event::Members(change, reply),
+            AppendError::Full,
+            AppendError::Stopped,
+        )?;
+        outcome.await.unwrap_or(Err(AppendError::Stopped))
+    }
+
     /// Hands the leadership to `to`, a voter, if this member leads. Appends are refused meanwhile;
     /// whether it came about is seen in [`Self::watch`].
     pub fn transfer_leader(&self, to: u64) {
@@ -568,123 +420,4 @@ impl<M: StateMachine> Ledger<M> {
             TrySendError::Disconnected(_) => stopped,
         })
     }
-}
-
-struct Run<M: StateMachine, T> {
-    node: Node<M>,
-    queue: Receiver<Event<M::Answer>>,
-    transport: T,
-    status: watch::Sender<LedgerMetadata>,
-    reports: Arc<Mutex<Vec<(u64, bool)>>>,
-    stop: Arc<AtomicBool>,
-    tick: Duration,
-}
-
-impl<M: StateMachine, T: Transport> Run<M, T> {
-    fn guarded(mut self) {
-        let ended = catch_unwind(AssertUnwindSafe(|| self.run()));
-        let failure = match ended {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(panic) => Some(panic_text(panic.as_ref())),
-        };
-        if let Some(why) = failure {
-            tracing::error!(%why, "the ledger stopped");
-            self.status.send_modify(|metadata| {
-                metadata.role = Role::Follower;
-                metadata.is_ready = false;
-                metadata.leader = None;
-                metadata.failure = Some(why);
-            });
-        }
-    }
-
-    fn run(&mut self) -> Result<(), Error> {
-        let mut next_tick = Instant::now() + self.tick;
-        loop {
-            let wait = if self.node.has_more() {
-                Duration::ZERO
-            } else {
-                next_tick.saturating_duration_since(Instant::now())
-            };
-            match self.queue.recv_timeout(wait) {
-                Ok(event) => self.handle(event),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            for _ in 0..GATHER_COUNT {
-                let Ok(event) = self.queue.try_recv() else {
-                    break;
-                };
-                self.handle(event);
-            }
-            if self.stop.load(Ordering::Acquire) {
-                break;
-            }
-            let now = Instant::now();
-            if now >= next_tick {
-                self.node.tick();
-                // After a pause of this process no ticks are made up for: nobody was heard.
-                next_tick = (next_tick + self.tick).max(now);
-            }
-            self.turn()?;
-        }
-        self.turn()?;
-        self.node.flush()
-    }
-
-    fn handle(&mut self, event: Event<M::Answer>) {
-        match event {
-            Event::Peer(message) => self.node.step(message),
-            Event::Append(payload, reply) => self.node.append(&payload, reply),
-            Event::Read(reply) => self.node.read_barrier(reply),
-            Event::Transfer(to) => self.node.transfer_leader(to),
-            Event::Wake => {}
-        }
-    }
-
-    fn turn(&mut self) -> Result<(), Error> {
-        let reports = std::mem::take(&mut *self.reports.lock());
-        for (id, is_sent) in reports {
-            self.node.report_snapshot(id, is_sent);
-        }
-        if let Some(members) = self.node.changed_members() {
-            self.transport.members(&members);
-        }
-        let mut unreachable = Vec::new();
-        let Self {
-            node,
-            transport,
-            reports,
-            ..
-        } = self;
-        node.turn(&mut |out: Outgoing| {
-            let receipt = out.is_snapshot.then(|| SnapshotReceipt {
-                to: out.to,
-                delivered: false,
-                reports: Arc::clone(reports),
-            });
-            if !transport.send(out.to, out.frame, receipt) {
-                unreachable.push(out.to);
-            }
-        })?;
-        for id in unreachable {
-            node.report_unreachable(id);
-        }
-        let metadata = node.metadata();
-        self.status.send_if_modified(|known| {
-            let is_news = !known.is_like(&metadata);
-            *known = metadata;
-            is_news
-        });
-        Ok(())
-    }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    panic
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-        .unwrap_or_else(|| "a panic without text".to_owned())
 }

@@ -3,15 +3,23 @@
 
 pub mod client;
 mod command;
+mod config;
+mod controller;
+mod decider;
 mod elect;
 mod error;
 mod group;
 mod ledger;
 mod liveness;
 mod log_bridge;
+mod machine;
 mod node;
+mod notify;
+mod peer;
 mod raft_codec;
 pub mod remoting;
+mod scan;
+mod server;
 mod state_machine;
 mod store;
 
@@ -20,6 +28,8 @@ pub use command::{
     Command, CommandError, ElectMaster, GroupView, MasterView, RegisterBroker, Report, Reports,
     ReviewMembers, TEXT_LIMIT, UpdateAddress,
 };
+pub use config::{ControllerConfig, DEFAULT_GROUP, Peers};
+pub use controller::Controller;
 pub use elect::{Ballot, Choice, Incarnation, choose_first};
 pub use error::{AppendError, Error, ReadError};
 pub use group::{BrokerGroup, EPOCH_MAX, Replica};
@@ -31,6 +41,6 @@ pub use liveness::{
     BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatError, Liveness, Seen,
     TIMEOUT_LIMIT_MS, Verdict,
 };
-pub use raft_codec::{CodecError, Member};
+pub use raft_codec::{CodecError, Member, MemberStep};
 pub use state_machine::{ControllerState, GROUP_LIMIT, REPLICA_LIMIT, REPORTED_EPOCH_MAX};
-pub use store::RowChanges;
+pub use store::{RowChanges, Rows};

@@ -8,6 +8,8 @@
 //! index, so a crash in between applies them again. After a failed write nothing leaves any more:
 //! the owner must drop the node.
 
+mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +18,16 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use raft::eraftpb::{Entry, EntryType, HardState, Message, MessageType};
 use raft::{RawNode, ReadOnlyOption, Ready, SnapshotStatus, StateRole};
-use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
 use crate::error::{AppendError, Error, ReadError};
-use crate::ledger::{Appended, LedgerMetadata, Role, StateMachine};
+use crate::ledger::{LedgerMetadata, Role, StateMachine};
 use crate::raft_codec::{
     ConfStateRecord, Member, MemberChange, MemberStep, PeerMessage, SnapshotBody, decode, encode,
     encode_message,
 };
 use crate::store::{AppliedBatch, Batch, LogView, Store};
+use waiting::{AppendReply, MemberReply, ReadReply, Reply, Waiting};
 
 /// First byte of the data of every appended entry; an entry without data is raft's own.
 pub(crate) const PAYLOAD_TAG: u8 = 1;
@@ -65,36 +67,6 @@ pub(crate) struct Outgoing {
     pub(crate) is_snapshot: bool,
 }
 
-type AppendReply<A> = oneshot::Sender<Result<Appended<A>, AppendError>>;
-type MemberReply = oneshot::Sender<Result<u64, AppendError>>;
-type ReadReply = oneshot::Sender<Result<(), ReadError>>;
-
-enum Reply<A> {
-    Append(AppendReply<A>),
-    Members(MemberReply),
-}
-
-impl<A> Reply<A> {
-    fn fail(self, why: AppendError) {
-        // Who stopped waiting needs no answer.
-        match self {
-            Self::Append(reply) => drop(reply.send(Err(why))),
-            Self::Members(reply) => drop(reply.send(Err(why))),
-        }
-    }
-}
-
-struct Pending<A> {
-    term: u64,
-    deadline: u64,
-    reply: Reply<A>,
-}
-
-struct Reading {
-    deadline: u64,
-    replies: Vec<ReadReply>,
-}
-
 /// What is applied or known and not yet on disk.
 #[derive(Default)]
 struct Unwritten {
@@ -123,13 +95,7 @@ pub(crate) struct Node<M: StateMachine> {
     /// Term and vote on disk.
     durable_vote: (u64, u64),
     unwritten: Unwritten,
-    pending: BTreeMap<u64, Pending<M::Answer>>,
-    reads_waiting: Vec<ReadReply>,
-    reads: BTreeMap<u64, Reading>,
-    next_read: u64,
-    /// Reads whose index is known and not yet applied.
-    reads_confirmed: BTreeMap<u64, Reading>,
-    out: Vec<Outgoing>,
+    waiting: Waiting<M::Answer>,
 }
 
 impl<M: StateMachine> Node<M> {
@@ -179,12 +145,7 @@ impl<M: StateMachine> Node<M> {
             applied_term,
             durable_vote: (hard_state.term, hard_state.vote),
             unwritten: Unwritten::default(),
-            pending: BTreeMap::new(),
-            reads_waiting: Vec::new(),
-            reads: BTreeMap::new(),
-            next_read: 1,
-            reads_confirmed: BTreeMap::new(),
-            out: Vec::new(),
+            waiting: Waiting::new(),
         };
         let voters = node.raw.raft.prs().conf().voters().ids();
         if voters.contains(node.settings.id) && voters.iter().count() == 1 {
@@ -200,21 +161,7 @@ impl<M: StateMachine> Node<M> {
     pub(crate) fn tick(&mut self) {
         self.ticks += 1;
         self.raw.tick();
-        let now = self.ticks;
-        let late = |deadline: u64| deadline <= now;
-        for (_, pending) in self
-            .pending
-            .extract_if(.., |_, pending| late(pending.deadline))
-        {
-            pending.reply.fail(AppendError::Timeout);
-        }
-        let readings = [&mut self.reads, &mut self.reads_confirmed];
-        for (_, reading) in readings
-            .into_iter()
-            .flat_map(|table| table.extract_if(.., |_, r| late(r.deadline)))
-        {
-            reading.fail(&ReadError::Timeout);
-        }
+        self.waiting.expire(self.ticks);
     }
 
     /// A message from a peer. What a sound peer does not send is dropped.
@@ -315,18 +262,15 @@ impl<M: StateMachine> Node<M> {
                 leader: self.leader(),
             });
         }
-        if self.pending.len() >= self.settings.max_pending {
+        if self.waiting.append_count() >= self.settings.max_pending {
             return reply.fail(AppendError::Full);
         }
         let before = self.raw.raft.raft_log.last_index();
         match propose(&mut self.raw) {
             Ok(()) if self.raw.raft.raft_log.last_index() == before + 1 => {
-                let pending = Pending {
-                    term: self.raw.raft.term,
-                    deadline: self.ticks + self.settings.timeout_ticks,
-                    reply,
-                };
-                self.pending.insert(before + 1, pending);
+                let deadline = self.ticks + self.settings.timeout_ticks;
+                self.waiting
+                    .add_append(before + 1, self.raw.raft.term, deadline, reply);
             }
             // Dropped: a leadership transfer is under way.
             Ok(()) | Err(_) => reply.fail(AppendError::NotLeader { leader: None }),
@@ -340,14 +284,14 @@ impl<M: StateMachine> Node<M> {
             Some(ReadError::NotLeader {
                 leader: self.leader(),
             })
-        } else if self.reads_waiting.len() >= self.settings.max_pending {
+        } else if self.waiting.read_count() >= self.settings.max_pending {
             Some(ReadError::Full)
         } else {
             None
         };
         match refusal {
             Some(why) => drop(reply.send(Err(why))),
-            None => self.reads_waiting.push(reply),
+            None => self.waiting.add_read(reply),
         }
     }
 
@@ -456,15 +400,10 @@ impl<M: StateMachine> Node<M> {
     }
 
     fn start_reads(&mut self) {
-        if self.reads_waiting.is_empty() {
-            return;
-        }
-        let replies = std::mem::take(&mut self.reads_waiting);
         let deadline = self.ticks + self.settings.timeout_ticks;
-        self.reads
-            .insert(self.next_read, Reading { deadline, replies });
-        self.raw.read_index(self.next_read.to_be_bytes().to_vec());
-        self.next_read += 1;
+        if let Some(number) = self.waiting.ask(deadline) {
+            self.raw.read_index(number.to_be_bytes().to_vec());
+        }
     }
 
     fn handle_ready(&mut self, send: &mut dyn FnMut(Outgoing)) -> Result<(), Error> {
@@ -483,7 +422,10 @@ impl<M: StateMachine> Node<M> {
             self.role_changed();
         }
         for state in ready.take_read_states() {
-            self.read_confirmed(&state);
+            if let Ok(number) = <[u8; 8]>::try_from(state.request_ctx.as_slice()) {
+                self.waiting
+                    .confirm(u64::from_be_bytes(number), state.index, self.applied);
+            }
         }
         self.apply(ready.take_committed_entries())?;
         let mut light = self.raw.advance_append(ready);
@@ -529,6 +471,7 @@ impl<M: StateMachine> Node<M> {
         self.write(batch)?;
         self.machine.write().load(rows).map_err(Error::Stopped)?;
         self.set_applied(index, term);
+        self.waiting.settled(index);
         self.members = members;
         self.members_changed = true;
         info!(index, "took over the state of a snapshot");
@@ -576,37 +519,8 @@ impl<M: StateMachine> Node<M> {
         if raft.state == StateRole::Leader {
             return;
         }
-        for (_, pending) in std::mem::take(&mut self.pending) {
-            pending.reply.fail(AppendError::LostLeadership);
-        }
-        let why = ReadError::NotLeader {
-            leader: self.leader(),
-        };
-        let replies = std::mem::take(&mut self.reads_waiting);
-        Reading {
-            deadline: 0,
-            replies,
-        }
-        .fail(&why);
-        for (_, reading) in std::mem::take(&mut self.reads) {
-            reading.fail(&why);
-        }
-    }
-
-    fn read_confirmed(&mut self, state: &raft::ReadState) {
-        let Ok(context) = <[u8; 8]>::try_from(state.request_ctx.as_slice()) else {
-            return;
-        };
-        let Some(reading) = self.reads.remove(&u64::from_be_bytes(context)) else {
-            return;
-        };
-        if state.index <= self.applied {
-            reading.succeed();
-        } else if let Some(already) = self.reads_confirmed.get_mut(&state.index) {
-            already.replies.extend(reading.replies);
-        } else {
-            self.reads_confirmed.insert(state.index, reading);
-        }
+        let leader = self.leader();
+        self.waiting.stepped_down(leader);
     }
 
     fn apply(&mut self, entries: Vec<Entry>) -> Result<(), Error> {
@@ -634,11 +548,7 @@ impl<M: StateMachine> Node<M> {
                 }
             };
             self.set_applied(index, term);
-            self.answer(index, term, answer);
-        }
-        let later = self.reads_confirmed.split_off(&(self.applied + 1));
-        for (_, reading) in std::mem::replace(&mut self.reads_confirmed, later) {
-            reading.succeed();
+            self.waiting.applied(index, term, answer);
         }
         Ok(())
     }
@@ -646,27 +556,6 @@ impl<M: StateMachine> Node<M> {
     fn set_applied(&mut self, index: u64, term: u64) {
         (self.applied, self.applied_term) = (index, term);
         self.applied_shared.store(index, Ordering::Release);
-    }
-
-    /// Ends what waited for this index or a lower one.
-    fn answer(&mut self, index: u64, term: u64, mut answer: Option<M::Answer>) {
-        while let Some(first) = self.pending.first_entry() {
-            if *first.key() > index {
-                return;
-            }
-            let (at, pending) = first.remove_entry();
-            if at != index || pending.term != term {
-                pending.reply.fail(AppendError::Replaced);
-                continue;
-            }
-            match (pending.reply, answer.take()) {
-                (Reply::Append(reply), Some(answer)) => {
-                    drop(reply.send(Ok(Appended { index, answer })));
-                }
-                (Reply::Members(reply), _) => drop(reply.send(Ok(index))),
-                (reply @ Reply::Append(_), None) => reply.fail(AppendError::Replaced),
-            }
-        }
     }
 
     fn apply_members(&mut self, entry: &Entry) -> Result<(), Error> {
@@ -704,20 +593,5 @@ impl<M: StateMachine> Node<M> {
         batch.members = Some(self.members.clone());
         self.members_changed = true;
         Ok(())
-    }
-}
-
-impl Reading {
-    fn fail(self, why: &ReadError) {
-        for reply in self.replies {
-            // Who stopped waiting needs no answer.
-            drop(reply.send(Err(why.clone())));
-        }
-    }
-
-    fn succeed(self) {
-        for reply in self.replies {
-            drop(reply.send(Ok(())));
-        }
     }
 }

@@ -89,10 +89,26 @@ pub struct Member {
 
 /// One step of a membership change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum MemberStep {
-    AddVoter { id: u64, member: Member },
-    AddLearner { id: u64, member: Member },
-    Remove { id: u64 },
+pub enum MemberStep {
+    /// A member with a vote; a learner becomes one.
+    AddVoter {
+        /// Its id.
+        id: u64,
+        /// Its name and address.
+        member: Member,
+    },
+    /// A member without a vote.
+    AddLearner {
+        /// Its id.
+        id: u64,
+        /// Its name and address.
+        member: Member,
+    },
+    /// No member any more.
+    Remove {
+        /// Its id.
+        id: u64,
+    },
 }
 
 /// A membership change; without steps it leaves a joint configuration.
@@ -179,11 +195,12 @@ impl From<&eraftpb::HardState> for HardStateRecord {
 
 impl From<HardStateRecord> for eraftpb::HardState {
     fn from(record: HardStateRecord) -> Self {
-        let mut state = Self::default();
-        state.term = record.term;
-        state.vote = record.vote;
-        state.commit = record.commit;
-        state
+        Self {
+            term: record.term,
+            vote: record.vote,
+            commit: record.commit,
+            ..Self::default()
+        }
     }
 }
 
@@ -236,13 +253,14 @@ impl From<&eraftpb::ConfState> for ConfStateRecord {
 
 impl From<&ConfStateRecord> for eraftpb::ConfState {
     fn from(record: &ConfStateRecord) -> Self {
-        let mut state = Self::default();
-        state.voters = record.voters.iter().copied().collect();
-        state.learners = record.learners.iter().copied().collect();
-        state.voters_outgoing = record.voters_outgoing.iter().copied().collect();
-        state.learners_next = record.learners_next.iter().copied().collect();
-        state.auto_leave = record.auto_leave;
-        state
+        Self {
+            voters: record.voters.iter().copied().collect(),
+            learners: record.learners.iter().copied().collect(),
+            voters_outgoing: record.voters_outgoing.iter().copied().collect(),
+            learners_next: record.learners_next.iter().copied().collect(),
+            auto_leave: record.auto_leave,
+            ..Self::default()
+        }
     }
 }
 
@@ -394,8 +412,10 @@ pub(crate) fn decode_message(bytes: &[u8]) -> Result<PeerMessage, CodecError> {
     message.commit = record.commit;
     message.commit_term = record.commit_term;
     if let Some(record) = record.snapshot {
-        let mut snapshot = eraftpb::Snapshot::default();
-        snapshot.data = record.data.0;
+        let mut snapshot = eraftpb::Snapshot {
+            data: record.data.0,
+            ..eraftpb::Snapshot::default()
+        };
         let metadata = snapshot.mut_metadata();
         metadata.index = record.index;
         metadata.term = record.term;

@@ -3,11 +3,12 @@ use proptest::prelude::*;
 use super::*;
 
 fn entry(term: u64, index: u64, data: &[u8]) -> eraftpb::Entry {
-    let mut entry = eraftpb::Entry::default();
-    entry.term = term;
-    entry.index = index;
-    entry.data = Bytes::copy_from_slice(data);
-    entry
+    eraftpb::Entry {
+        term,
+        index,
+        data: Bytes::copy_from_slice(data),
+        ..eraftpb::Entry::default()
+    }
 }
 
 fn append() -> eraftpb::Message {

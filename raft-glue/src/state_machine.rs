@@ -29,6 +29,8 @@ pub const REPLICA_LIMIT: usize = 1 << 10;
 /// cannot use up the epochs of its set.
 pub const REPORTED_EPOCH_MAX: i32 = 1 << 30;
 
+type Refused = Box<Answer>;
+
 /// The state of the controllers: every broker set by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControllerState {
@@ -182,7 +184,7 @@ impl ControllerState {
         }
         let group = match self.registered_group(&c.broker, c.id) {
             Ok(group) => group,
-            Err(refusal) => return refusal,
+            Err(refusal) => return *refusal,
         };
         if group.cluster != c.cluster {
             let why = other_cluster(&c.broker, &group.cluster, &c.cluster);
@@ -222,7 +224,7 @@ impl ControllerState {
         }
         let group = match self.registered_group(&c.broker, c.id) {
             Ok(group) => group,
-            Err(refusal) => return refusal,
+            Err(refusal) => return *refusal,
         };
         let mut changed = false;
         if let Some(replica) = group.replicas.get_mut(&c.id) {
@@ -449,11 +451,11 @@ impl ControllerState {
         Answer::done(group.view(&c.broker), changed)
     }
 
-    fn registered_group(&mut self, broker: &str, id: u64) -> Result<&mut BrokerGroup, Answer> {
+    fn registered_group(&mut self, broker: &str, id: u64) -> Result<&mut BrokerGroup, Refused> {
         match self.groups.get_mut(broker) {
             Some(group) if group.replicas.contains_key(&id) => Ok(group),
-            Some(_) => Err(need_registration(broker, Some(id))),
-            None => Err(need_registration(broker, None)),
+            Some(_) => Err(Box::new(need_registration(broker, Some(id)))),
+            None => Err(Box::new(need_registration(broker, None))),
         }
     }
 }

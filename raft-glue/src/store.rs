@@ -43,6 +43,9 @@ const CACHE_BYTES: usize = 32 << 20;
 /// Changes of a state machine's rows: `None` takes the row away.
 pub type RowChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+/// Rows of a state machine with their keys.
+pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Who opens a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -151,7 +154,7 @@ impl Store {
     }
 
     /// All rows of the state machine, as of [`Self::applied`].
-    pub(crate) fn rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    pub(crate) fn rows(&self) -> Result<Rows, Error> {
         let read = || -> Result<_, redb::Error> {
             let rows = self.db.begin_read()?.open_table(ROWS)?;
             let mut all = Vec::new();
@@ -314,8 +317,10 @@ impl Store {
                 why,
             });
         }
-        let mut snapshot = eraftpb::Snapshot::default();
-        snapshot.data = body.into();
+        let mut snapshot = eraftpb::Snapshot {
+            data: body.into(),
+            ..eraftpb::Snapshot::default()
+        };
         let metadata = snapshot.mut_metadata();
         metadata.index = index;
         metadata.term = self.term_at(index)?;
