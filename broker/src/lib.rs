@@ -1,4 +1,13 @@
 //! The parts of the binary `epochlog`: configuration, a broker's life, its endpoint, and processes
 //! as tests and the demo start them.
 
+pub mod clock;
+pub mod cmd;
+pub mod conf;
 pub mod group;
+pub mod identity;
+pub mod observe;
+pub mod producer;
+pub mod replicas;
+pub mod send;
+pub mod topics;

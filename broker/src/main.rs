@@ -1,3 +1,30 @@
 //! `epochlog`: the reference broker, the controller, and the tools to look into a store folder.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use epochlog_broker::cmd;
+
+/// A RocketMQ-compatible replica group: broker, controller, and tools.
+#[derive(Parser)]
+#[command(name = "epochlog", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Produce(cmd::produce::Args),
+}
+
+fn main() -> ExitCode {
+    cmd::start_logging();
+    let done = match Cli::parse().command {
+        Command::Produce(args) => cmd::told(cmd::produce::run(&args)),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("epochlog: {error}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,269 @@
+//! Tables over configuration texts.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+fn pairs(text: &str) -> Vec<(usize, String, String)> {
+    let properties = parse_properties(text).expect("reads");
+    properties
+        .into_iter()
+        .map(|p| (p.line, p.key, p.value))
+        .collect()
+}
+
+#[test]
+fn properties_read_as_java_reads_them() {
+    // Left: the text; right: line, key and value as java.util.Properties gives them.
+    let table: &[(&str, &[(usize, &str, &str)])] = &[
+        ("a=b", &[(1, "a", "b")]),
+        ("  a : b \r\n", &[(1, "a", "b ")]),
+        ("a b c", &[(1, "a", "b c")]),
+        ("a\t=\tb", &[(1, "a", "b")]),
+        ("a==b", &[(1, "a", "=b")]),
+        ("a", &[(1, "a", "")]),
+        ("# no\n ! no\n\n\na=1", &[(5, "a", "1")]),
+        (
+            "a = 1,\\\n    2,\\\n  3\nb=4",
+            &[(1, "a", "1,2,3"), (4, "b", "4")],
+        ),
+        ("a=1\\\\\nb=2", &[(1, "a", "1\\"), (2, "b", "2")]),
+        ("a\\ b\\=c\\:d = e", &[(1, "a b=c:d", "e")]),
+        (
+            "a=\\u0041\\t\\n\\q\\ud83d\\ude00",
+            &[(1, "a", "A\t\nq\u{1F600}")],
+        ),
+        ("a=1\na=2", &[(1, "a", "1"), (2, "a", "2")]),
+        ("path=C:\\\\store#1", &[(1, "path", "C:\\store#1")]),
+        ("a=1\\", &[(1, "a", "1")]),
+        ("=1", &[(1, "", "1")]),
+        ("", &[]),
+    ];
+    for (text, want) in table {
+        let want: Vec<_> = want
+            .iter()
+            .map(|(l, k, v)| (*l, (*k).into(), (*v).into()))
+            .collect();
+        assert_eq!(pairs(text), want, "{text:?}");
+    }
+}
+
+#[test]
+fn a_broken_escape_names_its_line() {
+    for text in ["a=1\nb=\\u12", "a=1\nb=\\u+123", "a=1\nb=\\ud83d"] {
+        let error = Reader::parse(Path::new("broker.conf"), text)
+            .expect_err(text)
+            .to_string();
+        assert!(error.starts_with("broker.conf:2: \\u"), "{error}");
+    }
+}
+
+const BROKER: &str = "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\n";
+
+fn broker(more: &str) -> Result<BrokerConf, ConfError> {
+    BrokerConf::read(Reader::parse(
+        Path::new("broker.conf"),
+        &format!("{BROKER}{more}"),
+    )?)
+}
+
+fn controller(text: &str) -> Result<ControllerConf, ConfError> {
+    ControllerConf::read(Reader::parse(Path::new("controller.conf"), text)?)
+}
+
+#[test]
+fn a_broker_has_java_defaults() {
+    let conf = broker("brokerName=b\nstorePathRootDir=/data/s\n").expect("reads");
+    assert_eq!(conf.cluster_name, "DefaultCluster");
+    assert_eq!((conf.listen.port(), conf.ha_listen.port()), (10911, 10912));
+    assert_eq!(conf.segment_size, 1 << 30);
+    assert_eq!(conf.identity_path, Path::new("/data/s/brokerIdentity"));
+    assert_eq!(conf.slave_timeout, Duration::from_secs(3));
+    assert_eq!(conf.flush_disk_type, FlushDiskType::Async);
+    assert_eq!((conf.in_sync_replicas, conf.min_in_sync_replicas), (1, 1));
+    assert_eq!(conf.broker_ip, None);
+    assert!(conf.warnings.is_empty(), "{:?}", conf.warnings);
+}
+
+#[test]
+fn every_key_of_a_broker_takes_effect() {
+    let conf = broker(
+        "brokerClusterName=C\nbrokerName=B\nbrokerIP1=10.0.0.1\nbrokerIP2=10.0.0.2\n\
+         bindAddress=127.0.0.1\nlistenPort=11\nhaListenPort=15\nstorePathRootDir=/s\n\
+         storePathBrokerIdentity=/i\nmappedFileSizeCommitLog=8192\nflushDiskType=SYNC_FLUSH\n\
+         enabledAppendPropCRC=TRUE\nmaxMessageSize=100\nallAckInSyncStateSet=true\n\
+         inSyncReplicas=3\nminInSyncReplicas=2\nasyncLearner=true\nhaTransferBatchSize=4096\n\
+         haSendHeartbeatInterval=11\nhaHousekeepingInterval=12\nhaMaxTimeSlaveNotCatchup=13\n\
+         slaveTimeout=14\nsyncFlushTimeout=15\nbrokerHeartbeatInterval=16\n\
+         controllerHeartBeatTimeoutMills=17\nsyncBrokerMetadataPeriod=18\n\
+         checkSyncStateSetPeriod=19\nbrokerElectionPriority=1\nautoCreateTopicEnable=false\n\
+         defaultTopicQueueNums=4\nregionId=R\ntraceOn=false\nstartAcceptSendRequestTimeStamp=9\n\
+         fetchControllerAddrByDnsLookup=true\nbrokerRole=SLAVE\n",
+    )
+    .expect("reads");
+    assert!(conf.warnings.is_empty(), "{:?}", conf.warnings);
+    let ms = Duration::from_millis;
+    let want = BrokerConf {
+        cluster_name: "C".into(),
+        broker_name: "B".into(),
+        broker_ip: "10.0.0.1".parse().ok(),
+        ha_ip: "10.0.0.2".parse().ok(),
+        listen: "127.0.0.1:11".parse().expect("address"),
+        ha_listen: "127.0.0.1:15".parse().expect("address"),
+        store_dir: "/s".into(),
+        identity_path: "/i".into(),
+        segment_size: 8192,
+        flush_disk_type: FlushDiskType::Sync,
+        append_property_crc: true,
+        max_message_len: 100,
+        controller_mode: true,
+        controller_addr: "127.0.0.1:9878".into(),
+        all_ack_in_sync_state_set: true,
+        in_sync_replicas: 3,
+        min_in_sync_replicas: 2,
+        async_learner: true,
+        ha_transfer_batch_len: 4096,
+        ha_heartbeat_interval: ms(11),
+        ha_housekeeping_interval: ms(12),
+        ha_max_time_slave_not_catchup: ms(13),
+        slave_timeout: ms(14),
+        sync_flush_timeout: ms(15),
+        heartbeat_interval: ms(16),
+        heartbeat_timeout: ms(17),
+        metadata_period: ms(18),
+        sync_state_set_period: ms(19),
+        election_priority: 1,
+        auto_create_topic: false,
+        default_topic_queue_nums: 4,
+        region_id: "R".into(),
+        trace_on: false,
+        accept_send_from_ms: 9,
+        warnings: Vec::new(),
+        effective: conf.effective.clone(),
+    };
+    assert_eq!(conf, want);
+    assert!(conf.effective.contains(&("slaveTimeout", "14".into())));
+}
+
+#[test]
+fn a_bad_value_names_file_line_key_value_and_what_is_allowed() {
+    let table = [
+        ("listenPort=0", "listenPort", "1 to 65535"),
+        ("listenPort=x1", "listenPort", "1 to 65535"),
+        (
+            "mappedFileSizeCommitLog=12",
+            "mappedFileSizeCommitLog",
+            "from 4096",
+        ),
+        ("flushDiskType=async", "flushDiskType", "ASYNC_FLUSH"),
+        (
+            "allAckInSyncStateSet=yes",
+            "allAckInSyncStateSet",
+            "true or false",
+        ),
+        ("brokerName=a#b", "brokerName", "'#'"),
+        ("brokerIP1=0.0.0.0", "brokerIP1", "IP address"),
+        ("minInSyncReplicas=0", "minInSyncReplicas", "from 1"),
+        ("brokerRole=BOSS", "brokerRole", "SLAVE"),
+        ("slaveTimeout=-1", "slaveTimeout", "from 10"),
+        ("bindAddress=localhost", "bindAddress", "IP address"),
+    ];
+    for (line, key, allowed) in table {
+        let error = broker(line).expect_err(line).to_string();
+        assert!(
+            error.starts_with(&format!("broker.conf:3: {line} is not")),
+            "{error}"
+        );
+        assert!(error.contains(key) && error.contains(allowed), "{error}");
+    }
+    for (text, key) in [
+        ("minInSyncReplicas=2", "inSyncReplicas=1"),
+        ("haListenPort=10911", "haListenPort=10911"),
+        (
+            "brokerHeartbeatInterval=10000",
+            "controllerHeartBeatTimeoutMills=10000",
+        ),
+    ] {
+        let error = broker(text).expect_err(text).to_string();
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn without_a_controller_the_refusal_says_so() {
+    let reader = Reader::parse(Path::new("broker.conf"), "brokerRole=SLAVE").expect("reads");
+    let error = BrokerConf::read(reader)
+        .expect_err("no controller")
+        .to_string();
+    assert!(error.contains("enableControllerMode") && error.contains("not supported yet"));
+    let reader = Reader::parse(Path::new("broker.conf"), "enableControllerMode=true");
+    let error = BrokerConf::read(reader.expect("reads"))
+        .expect_err("no address")
+        .to_string();
+    assert!(error.contains("controllerAddr is missing"), "{error}");
+}
+
+#[test]
+fn unknown_and_repeated_keys_are_warned_about_once_each() {
+    let conf = broker("deleteWhen=04\nbrokerName=a\nbrokerName=b\n").expect("reads");
+    assert_eq!(conf.broker_name, "b");
+    assert_eq!(conf.warnings.len(), 2, "{:?}", conf.warnings);
+    assert!(conf.warnings[0].starts_with("broker.conf:5: brokerName stands also in line 4"));
+    assert!(conf.warnings[1].starts_with("broker.conf:3: deleteWhen is not supported"));
+}
+
+const CONTROLLER: &str = "controllerDLegerPeers=n0-127.0.0.1:9877;n1-c1.example:9878\n";
+
+#[test]
+fn a_controller_knows_its_peers_and_itself() {
+    let text = format!("{CONTROLLER}controllerDLegerSelfId=n1\nmappedFileSize=5\n");
+    let conf = controller(&text).expect("reads");
+    assert_eq!(conf.self_address(), "c1.example:9878");
+    assert_eq!(conf.peers.len(), 2);
+    assert_eq!(conf.scan_not_active_interval, Duration::from_secs(5));
+    assert!(!conf.elect_unclean_master && conf.notify_role_changed);
+    assert_eq!(conf.warnings.len(), 1);
+}
+
+#[test]
+fn a_controller_that_is_not_among_its_peers_is_refused() {
+    let table = [
+        (CONTROLLER.to_owned(), "controllerDLegerSelfId is missing"),
+        (
+            format!("{CONTROLLER}controllerDLegerSelfId=n2"),
+            "an id of controllerDLegerPeers",
+        ),
+        (
+            "controllerDLegerSelfId=n0".to_owned(),
+            "controllerDLegerPeers is missing",
+        ),
+        (
+            "controllerDLegerPeers=n0:1.2.3.4:5".to_owned(),
+            "n0-host:port",
+        ),
+        ("controllerDLegerPeers=n0-h:1;n0-h:2".to_owned(), "once"),
+        ("controllerDLegerPeers=n0-h:1;n1-h:1".to_owned(), "once"),
+        ("controllerDLegerPeers=n0-h:0".to_owned(), "n0-host:port"),
+        ("controllerType=jRaft".to_owned(), "DLedger"),
+    ];
+    for (text, want) in table {
+        let error = controller(&text).expect_err(&text).to_string();
+        assert!(error.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_utf8_is_read_as_latin1() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let path = dir.path().join("broker.conf");
+    std::fs::write(&path, [BROKER.as_bytes(), b"brokerName=caf\xe9\n"].concat()).expect("writes");
+    assert_eq!(
+        BrokerConf::open(&path).expect("reads").broker_name,
+        "caf\u{e9}"
+    );
+    let gone = BrokerConf::open(&dir.path().join("none"))
+        .expect_err("no file")
+        .to_string();
+    assert!(gone.contains("none"), "{gone}");
+}

@@ -1,0 +1,3 @@
+//! Taking messages.
+
+mod check;
