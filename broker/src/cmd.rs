@@ -1,9 +1,13 @@
 //! The subcommands of `epochlog`: one file each, with its arguments and `run`.
 
+pub mod broker;
 pub mod produce;
 
 use std::error::Error;
+use std::io::Read;
 use std::process::ExitCode;
+
+use tokio::runtime::{Builder, Runtime};
 
 /// Sends the log to standard error, so that standard output holds results only. `RUST_LOG` chooses
 /// what is shown; the default is `info`.
@@ -23,4 +27,41 @@ pub fn start_logging() {
 /// The command's own.
 pub fn told<E: Error + 'static>(done: Result<ExitCode, E>) -> Result<ExitCode, Box<dyn Error>> {
     done.map_err(Into::into)
+}
+
+/// The runtime of a server process.
+///
+/// # Errors
+/// The system has no threads left.
+pub(crate) fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+}
+
+/// Ends this process at once when standard input ends: the one who started it is gone then. Data is
+/// left as a crash of the process leaves it.
+pub(crate) fn exit_with_stdin() {
+    std::thread::spawn(|| {
+        let mut input = std::io::stdin().lock();
+        let mut bytes = [0; 256];
+        loop {
+            match input.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        tracing::warn!("standard input ended, and so does this process");
+        std::process::exit(1);
+    });
+}
+
+/// Prints settings as they could stand in the file.
+pub(crate) fn print_effective(effective: &[(&'static str, String)]) {
+    for (key, value) in effective {
+        println!("{key}={value}");
+    }
 }

@@ -4,10 +4,13 @@
 pub mod clock;
 pub mod cmd;
 pub mod conf;
+pub mod endpoint;
 pub mod group;
 pub mod identity;
+pub mod node;
 pub mod observe;
 pub mod producer;
 pub mod replicas;
 pub mod send;
 pub mod topics;
+pub mod wiring;

@@ -15,12 +15,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Broker(cmd::broker::Args),
     Produce(cmd::produce::Args),
 }
 
 fn main() -> ExitCode {
     cmd::start_logging();
     let done = match Cli::parse().command {
+        Command::Broker(args) => cmd::broker::run(&args),
         Command::Produce(args) => cmd::told(cmd::produce::run(&args)),
     };
     done.unwrap_or_else(|error| {

@@ -224,13 +224,25 @@ impl Replicas {
         }
         match &mut self.decided {
             Some(known) if known.epoch == decision.epoch => {
-                // Within an epoch only the set changes; the master may not.
-                let newer = known.set_epoch < decision.set_epoch && known.master == decision.master;
+                // Within an epoch the master stays; its address and the set may change.
+                let id = |master: &Option<(u64, String)>| master.as_ref().map(|(id, _)| *id);
+                if id(&known.master) != id(&decision.master) {
+                    return false;
+                }
+                let moved = known.master != decision.master;
+                if moved {
+                    known.master = decision.master;
+                    self.ha_address = None;
+                    if matches!(self.taken, Some(Role::Slave { .. })) {
+                        self.taken = None;
+                    }
+                }
+                let newer = known.set_epoch < decision.set_epoch;
                 if newer {
                     known.members = decision.members;
                     known.set_epoch = decision.set_epoch;
                 }
-                newer
+                moved || newer
             }
             _ => {
                 self.floor_epoch = decision.epoch;

@@ -406,3 +406,33 @@ fn a_role_that_cannot_be_taken_does_not_stop_the_polls() {
     }
     assert!(polls >= 3, "{polls}");
 }
+
+#[test]
+fn b11_a_master_that_moved_within_its_epoch_is_followed_to_its_new_address() {
+    let mut broker = Broker::registered(0, Some(decision(3, Some(1), 5, &[1])));
+    broker.expect(
+        &Step::AskHaAddress("10.0.0.1:10911".into()),
+        Outcome::HaAddress(ha(1)),
+    );
+    broker.expect(&slave(3, 1), Outcome::Done);
+    let mut moved = decision(3, Some(1), 5, &[1]);
+    moved.master = Some((1, "10.0.0.9:10911".into()));
+    assert!(broker.replicas.news(moved));
+    broker.expect(
+        &Step::AskHaAddress("10.0.0.9:10911".into()),
+        Outcome::HaAddress(ha(9)),
+    );
+    let follow = Step::BecomeSlave {
+        epoch: 3,
+        master_id: 1,
+        ha_address: ha(9),
+    };
+    broker.expect(&follow, Outcome::Done);
+    assert_eq!(
+        broker.replicas.role(),
+        Some(&Role::Slave {
+            epoch: 3,
+            master_id: 1
+        })
+    );
+}
