@@ -40,7 +40,6 @@ impl Endpoint {
             | request_code::SEND_MESSAGE_V2
             | request_code::SEND_BATCH_MESSAGE => return self.send.send(peer, request),
             request_code::EXCHANGE_BROKER_HA_INFO => self.ha_address(request),
-            request_code::GET_BROKER_HA_STATUS => Ok(self.ha_status(request)),
             request_code::GET_BROKER_EPOCH_CACHE => Ok(self.epochs(request)),
             request_code::NOTIFY_BROKER_ROLE_CHANGED => self.role_changed(request),
             other => Ok(request.refuse(
@@ -68,38 +67,6 @@ impl Endpoint {
                 master_flush_offset: Some(signed(self.node.store.end_offset())),
                 master_address: Some(self.node.address.to_string()),
             }))
-    }
-
-    /// 907, with the role, epoch, id and confirm offset in fields that Java ignores.
-    fn ha_status(&self, request: &RemotingCommand) -> RemotingCommand {
-        let info = self.node.ha().map(epochlog_ha::HaService::runtime_info);
-        let end = self.node.store.end_offset();
-        let body = info.as_ref().map_or_else(
-            || HaRuntimeInfoBody {
-                master_commit_log_max_offset: signed(end),
-                ..HaRuntimeInfoBody::default()
-            },
-            ha_body,
-        );
-        let (role, epoch) = match self.node.role() {
-            None => ("FENCED", None),
-            Some(Role::Master { epoch }) => ("MASTER", Some(epoch)),
-            Some(Role::Slave { epoch, .. }) => ("SLAVE", Some(epoch)),
-        };
-        let mut answer = request
-            .answer(code::SUCCESS)
-            .with_body(&body)
-            .with_field("role", role);
-        if let Some(epoch) = epoch {
-            answer = answer.with_field("masterEpoch", epoch.to_string());
-        }
-        if let Some(id) = self.node.id() {
-            answer = answer.with_field("brokerId", id.to_string());
-        }
-        answer.with_field(
-            "confirmOffset",
-            self.node.store.confirm_offset().to_string(),
-        )
     }
 
     /// 1007.
@@ -162,9 +129,49 @@ impl Handler for Endpoint {
         peer: &Peer,
         request: RemotingCommand,
     ) -> impl Future<Output = Option<RemotingCommand>> + Send + 'static {
-        let sending = self.answer(peer, &request);
-        async move { Some(sending.answer().await) }
+        let node = Arc::clone(&self.node);
+        let asks_replication = request.code == request_code::GET_BROKER_HA_STATUS;
+        let sending = (!asks_replication).then(|| self.answer(peer, &request));
+        async move {
+            match sending {
+                Some(sending) => Some(sending.answer().await),
+                None => {
+                    let answer = tokio::task::spawn_blocking(move || ha_status(&node, &request));
+                    answer.await.ok()
+                }
+            }
+        }
     }
+}
+
+/// 907, with the role, epoch, id and confirm offset in fields that Java ignores. Asks the threads of
+/// replication and waits for them.
+fn ha_status(node: &Node, request: &RemotingCommand) -> RemotingCommand {
+    let info = node.ha().map(epochlog_ha::HaService::runtime_info);
+    let end = node.store.end_offset();
+    let body = info.as_ref().map_or_else(
+        || HaRuntimeInfoBody {
+            master_commit_log_max_offset: signed(end),
+            ..HaRuntimeInfoBody::default()
+        },
+        ha_body,
+    );
+    let (role, epoch) = match node.role() {
+        None => ("FENCED", None),
+        Some(Role::Master { epoch }) => ("MASTER", Some(epoch)),
+        Some(Role::Slave { epoch, .. }) => ("SLAVE", Some(epoch)),
+    };
+    let mut answer = request
+        .answer(code::SUCCESS)
+        .with_body(&body)
+        .with_field("role", role);
+    if let Some(epoch) = epoch {
+        answer = answer.with_field("masterEpoch", epoch.to_string());
+    }
+    if let Some(id) = node.id() {
+        answer = answer.with_field("brokerId", id.to_string());
+    }
+    answer.with_field("confirmOffset", node.store.confirm_offset().to_string())
 }
 
 /// Offsets and ids travel as Java's long.

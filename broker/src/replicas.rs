@@ -425,12 +425,12 @@ impl Replicas {
 
     fn failed(&mut self, step: &Step, failure: Failure, now_ms: u64, now_since_1970_ms: u64) {
         match (step, failure) {
-            (Step::Apply(claim), Failure::Code(code::CONTROLLER_BROKER_ID_INVALID)) => {
-                // An id that was granted once stays ours: the controller lost its data and takes
-                // the set again once the broker with id 1 is back.
-                if self.stage != Stage::Reclaim(claim.clone()) {
-                    self.stage = Stage::Lost;
-                }
+            // An id that was granted once stays ours: the controller lost its data and takes the
+            // set again once the broker with id 1 is back.
+            (Step::Apply(claim), Failure::Code(code::CONTROLLER_BROKER_ID_INVALID))
+                if self.stage == Stage::Claimed(claim.clone()) =>
+            {
+                self.stage = Stage::Lost;
             }
             (Step::Register(id), Failure::Code(code::CONTROLLER_BROKER_NEED_TO_BE_REGISTERED))
             | (Step::Elect(id), Failure::Code(code::CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)) => {

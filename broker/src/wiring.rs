@@ -84,9 +84,42 @@ pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
     for warning in &conf.warnings {
         warn!("{warning}");
     }
+    let Started {
+        node,
+        server,
+        mut tasks,
+    } = start(conf).await?;
+    let ended = tokio::select! {
+        name = stop.wait() => {
+            info!(signal = name, "stopping");
+            Ok(())
+        }
+        ended = tasks.join_next() => Err(match ended {
+            Some(Ok(error)) => error,
+            Some(Err(error)) => BrokerError::Task(error.to_string()),
+            None => BrokerError::Task("none is left".into()),
+        }),
+    };
+    if let Err(error) = &ended {
+        error!(%error, "stopping");
+    }
+    tasks.shutdown().await;
+    ended.and(close(&node, server).await)
+}
+
+/// A broker at work. A task that ends says why.
+struct Started {
+    node: Arc<Node>,
+    server: Server,
+    tasks: JoinSet<BrokerError>,
+}
+
+async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
     let identity = IdentityFiles::new(&conf.identity_path, &conf.cluster_name, &conf.broker_name);
     let stored = identity.load()?;
     let (address, ha_address) = own_addresses(&conf)?;
+    let controllers =
+        ControllerClient::new(ControllerClientConfig::new(conf.controller_addr.as_str()))?;
     let topics = Topics::open(
         &conf.store_dir,
         conf.auto_create_topic,
@@ -101,8 +134,6 @@ pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
         incarnation = promises.incarnation,
         "store opened, fenced until the controllers decide"
     );
-    let controllers =
-        ControllerClient::new(ControllerClientConfig::new(conf.controller_addr.as_str()))?;
     let poll_ms = u64::try_from(conf.metadata_period.as_millis()).unwrap_or(u64::MAX);
     let max_epoch = promises.max_epoch.unwrap_or(0);
     let replicas = Replicas::new(stored, &address.to_string(), max_epoch, poll_ms);
@@ -136,24 +167,13 @@ pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
     let mut tasks = JoinSet::new();
     tasks.spawn(decide::run(Arc::clone(&wires), replicas, pushed));
     tasks.spawn(heartbeat::run(Arc::clone(&wires)));
-    tasks.spawn(proposals::run(Arc::clone(&wires)));
+    tasks.spawn(proposals::run(wires));
     tasks.spawn(save_topics(Arc::clone(&node)));
-    let ended = tokio::select! {
-        name = stop.wait() => {
-            info!(signal = name, "stopping");
-            Ok(())
-        }
-        ended = tasks.join_next() => Err(match ended {
-            Some(Ok(error)) => error,
-            Some(Err(error)) => BrokerError::Task(error.to_string()),
-            None => BrokerError::Task("none is left".into()),
-        }),
-    };
-    if let Err(error) = &ended {
-        error!(%error, "stopping");
-    }
-    tasks.shutdown().await;
-    ended.and(close(&node, server).await)
+    Ok(Started {
+        node,
+        server,
+        tasks,
+    })
 }
 
 /// Stops in the order in which nothing is promised that is not kept: no new writes, then the answers

@@ -15,8 +15,9 @@ fn pairs(text: &str) -> Vec<(usize, String, String)> {
 
 #[test]
 fn properties_read_as_java_reads_them() {
-    // Left: the text; right: line, key and value as java.util.Properties gives them.
-    let table: &[(&str, &[(usize, &str, &str)])] = &[
+    // Line, key and value as java.util.Properties gives them.
+    type Wanted<'a> = &'a [(usize, &'a str, &'a str)];
+    let table: &[(&str, Wanted<'_>)] = &[
         ("a=b", &[(1, "a", "b")]),
         ("  a : b \r\n", &[(1, "a", "b ")]),
         ("a b c", &[(1, "a", "b c")]),

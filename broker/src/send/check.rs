@@ -289,78 +289,80 @@ mod tests {
         check(&request, body, &rules(), &topics, now_ms).map_err(|refusal| refusal.code)
     }
 
+    type Change = fn(&mut SendMessageRequest);
+
+    const TABLE: &[(&str, Change, Result<i32, i32>)] = &[
+        ("plain", |_| {}, Ok(4)),
+        (
+            "many queues",
+            |r| r.default_topic_queue_nums = Some(99),
+            Ok(8),
+        ),
+        (
+            "no queue number",
+            |r| r.default_topic_queue_nums = None,
+            Ok(1),
+        ),
+        ("last queue", |r| r.queue_id = 3, Ok(4)),
+        ("queue too high", |r| r.queue_id = 4, Err(29)),
+        ("blank topic", |r| r.topic = " ".into(), Err(29)),
+        ("bad character", |r| r.topic = "a.b".into(), Err(29)),
+        ("long topic", |r| r.topic = "t".repeat(128), Err(29)),
+        ("longest topic", |r| r.topic = "t".repeat(127), Ok(4)),
+        (
+            "long DLQ topic",
+            |r| r.topic = format!("%DLQ%{}", "t".repeat(200)),
+            Ok(4),
+        ),
+        (
+            "system topic",
+            |r| r.topic = "SCHEDULE_TOPIC_XXXX".into(),
+            Err(16),
+        ),
+        (
+            "other default",
+            |r| r.default_topic = Some("X".into()),
+            Err(17),
+        ),
+        ("retry topic", |r| r.topic = "%RETRY%g".into(), Err(26)),
+        (
+            "delay",
+            |r| r.properties = Some("DELAY\u{1}3\u{2}".into()),
+            Err(13),
+        ),
+        (
+            "no delay",
+            |r| r.properties = Some("DELAY\u{1}0\u{2}".into()),
+            Ok(4),
+        ),
+        (
+            "timer",
+            |r| r.properties = Some("TIMER_DELAY_MS\u{1}5\u{2}".into()),
+            Err(13),
+        ),
+        (
+            "half",
+            |r| r.properties = Some("TRAN_MSG\u{1}true\u{2}".into()),
+            Err(13),
+        ),
+        (
+            "not half",
+            |r| r.properties = Some("TRAN_MSG\u{1}false\u{2}".into()),
+            Ok(4),
+        ),
+        ("prepared", |r| r.sys_flag = 4, Err(13)),
+        ("inner batch", |r| r.sys_flag = 0x80, Err(13)),
+        (
+            "inner count",
+            |r| r.properties = Some("INNER_NUM\u{1}2".into()),
+            Err(13),
+        ),
+        ("compressed", |r| r.sys_flag = 1, Ok(4)),
+    ];
+
     #[test]
     fn a_table_of_requests_and_their_codes() {
-        type Change = fn(&mut SendMessageRequest);
-        let table: &[(&str, Change, Result<i32, i32>)] = &[
-            ("plain", |_| {}, Ok(4)),
-            (
-                "many queues",
-                |r| r.default_topic_queue_nums = Some(99),
-                Ok(8),
-            ),
-            (
-                "no queue number",
-                |r| r.default_topic_queue_nums = None,
-                Ok(1),
-            ),
-            ("last queue", |r| r.queue_id = 3, Ok(4)),
-            ("queue too high", |r| r.queue_id = 4, Err(29)),
-            ("blank topic", |r| r.topic = " ".into(), Err(29)),
-            ("bad character", |r| r.topic = "a.b".into(), Err(29)),
-            ("long topic", |r| r.topic = "t".repeat(128), Err(29)),
-            ("longest topic", |r| r.topic = "t".repeat(127), Ok(4)),
-            (
-                "long DLQ topic",
-                |r| r.topic = format!("%DLQ%{}", "t".repeat(200)),
-                Ok(4),
-            ),
-            (
-                "system topic",
-                |r| r.topic = "SCHEDULE_TOPIC_XXXX".into(),
-                Err(16),
-            ),
-            (
-                "other default",
-                |r| r.default_topic = Some("X".into()),
-                Err(17),
-            ),
-            ("retry topic", |r| r.topic = "%RETRY%g".into(), Err(26)),
-            (
-                "delay",
-                |r| r.properties = Some("DELAY\u{1}3\u{2}".into()),
-                Err(13),
-            ),
-            (
-                "no delay",
-                |r| r.properties = Some("DELAY\u{1}0\u{2}".into()),
-                Ok(4),
-            ),
-            (
-                "timer",
-                |r| r.properties = Some("TIMER_DELAY_MS\u{1}5\u{2}".into()),
-                Err(13),
-            ),
-            (
-                "half",
-                |r| r.properties = Some("TRAN_MSG\u{1}true\u{2}".into()),
-                Err(13),
-            ),
-            (
-                "not half",
-                |r| r.properties = Some("TRAN_MSG\u{1}false\u{2}".into()),
-                Ok(4),
-            ),
-            ("prepared", |r| r.sys_flag = 4, Err(13)),
-            ("inner batch", |r| r.sys_flag = 0x80, Err(13)),
-            (
-                "inner count",
-                |r| r.properties = Some("INNER_NUM\u{1}2".into()),
-                Err(13),
-            ),
-            ("compressed", |r| r.sys_flag = 1, Ok(4)),
-        ];
-        for (what, change, want) in table {
+        for (what, change, want) in TABLE {
             assert_eq!(checked(change, b"x", true, 10), *want, "{what}");
         }
         assert_eq!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epochlog_ha::{HaConfig, HaService, SyncStateSet};
-use epochlog_raft_glue::client::ControllerError;
+use epochlog_raft_glue::client::{ControllerError, Elected, Registered, ReplicaInfo};
 use epochlog_raft_glue::remoting::{
     ApplyBrokerIdRequest, Client, ClientConfig, ElectMasterRequest, ExchangeHaInfoRequest,
     ExchangeHaInfoResponse, RegisterBrokerRequest, RemotingCommand, request_code, response_code,
@@ -112,7 +112,7 @@ async fn perform(
         Step::AskNextId | Step::Apply(_) | Step::Register(_) | Step::Elect(_) | Step::Poll => {
             Ok(ask_controller(wires, step)
                 .await
-                .unwrap_or_else(|failure| Outcome::Failed(failure)))
+                .unwrap_or_else(Outcome::Failed))
         }
         Step::AskHaAddress(master) => Ok(ask_ha_address(brokers, master).await),
         Step::Fence
@@ -152,13 +152,11 @@ fn unusable(why: &str) -> Failure {
 
 async fn ask_controller(wires: &Arc<Wires>, step: &Step) -> Result<Outcome, Failure> {
     let (node, controllers) = (&wires.node, &wires.controllers);
-    let cluster_name = node.conf.cluster_name.clone();
-    let broker_name = node.conf.broker_name.clone();
-    let invoke_time = Some(clock::now_since_1970_ms());
     match step {
         Step::AskNextId => {
+            let conf = &node.conf;
             let id = controllers
-                .next_broker_id(&cluster_name, &broker_name)
+                .next_broker_id(&conf.cluster_name, &conf.broker_name)
                 .await;
             let id = id.map_err(|error| failure(&error))?;
             let id = u64::try_from(id).ok().filter(|id| *id > 0);
@@ -167,8 +165,8 @@ async fn ask_controller(wires: &Arc<Wires>, step: &Step) -> Result<Outcome, Fail
         }
         Step::Apply(claim) => {
             let request = ApplyBrokerIdRequest {
-                cluster_name,
-                broker_name,
+                cluster_name: node.conf.cluster_name.clone(),
+                broker_name: node.conf.broker_name.clone(),
                 applied_broker_id: signed(claim.id),
                 register_check_code: claim.check_code.clone(),
             };
@@ -178,65 +176,70 @@ async fn ask_controller(wires: &Arc<Wires>, step: &Step) -> Result<Outcome, Fail
         }
         Step::Register(id) => {
             start_replication(wires, *id).await?;
-            let promises = node.store.promises();
-            let request = RegisterBrokerRequest {
-                cluster_name,
-                broker_name,
-                broker_id: signed(*id),
-                broker_address: node.address.to_string(),
-                invoke_time,
-                incarnation: Some(signed(promises.incarnation)),
-                unclean: Some(!promises.may_serve_again),
-            };
-            let done = controllers.register_broker(&request).await;
-            let done = done.map_err(|error| failure(&error))?;
-            // An election counts the living only.
-            heartbeat::send(wires, *id);
-            wires.registered.notify_one();
-            let master = done.master;
-            if master.master_broker_id.is_none() {
-                return Ok(Outcome::Decided(None));
-            }
-            decided(
-                (master.master_broker_id, master.master_address),
-                master.master_epoch,
-                done.set.sync_state_set,
-                master
-                    .sync_state_set_epoch
-                    .unwrap_or(done.set.sync_state_set_epoch),
-            )
+            register(wires, *id).await
         }
-        Step::Elect(id) => {
-            heartbeat::send(wires, *id);
-            let request = ElectMasterRequest {
-                cluster_name: Some(cluster_name),
-                broker_name,
-                broker_id: Some(signed(*id)),
-                designate_elect: Some(false),
-                invoke_time,
-            };
-            let done = controllers.elect_master(&request).await;
-            let done = done.map_err(|error| failure(&error))?;
-            let master = done.master;
-            decided(
-                (master.master_broker_id, master.master_address),
-                master.master_epoch,
-                done.body.sync_state_set,
-                master.sync_state_set_epoch.unwrap_or(0),
-            )
-        }
+        Step::Elect(id) => elect(wires, *id).await,
         _ => {
-            let done = controllers.replica_info(&broker_name).await;
-            let done = done.map_err(|error| failure(&error))?;
-            let master = done.master;
+            let done = controllers.replica_info(&node.conf.broker_name).await;
+            let ReplicaInfo { master, set } = done.map_err(|error| failure(&error))?;
             decided(
                 (master.master_broker_id, master.master_address),
                 master.master_epoch,
-                done.set.sync_state_set,
-                done.set.sync_state_set_epoch,
+                set.sync_state_set,
+                set.sync_state_set_epoch,
             )
         }
     }
+}
+
+async fn register(wires: &Wires, id: u64) -> Result<Outcome, Failure> {
+    let node = &wires.node;
+    let promises = node.store.promises();
+    let request = RegisterBrokerRequest {
+        cluster_name: node.conf.cluster_name.clone(),
+        broker_name: node.conf.broker_name.clone(),
+        broker_id: signed(id),
+        broker_address: node.address.to_string(),
+        invoke_time: Some(clock::now_since_1970_ms()),
+        incarnation: Some(signed(promises.incarnation)),
+        unclean: Some(!promises.may_serve_again),
+    };
+    let done = wires.controllers.register_broker(&request).await;
+    let Registered { master, set } = done.map_err(|error| failure(&error))?;
+    // An election counts the living only.
+    heartbeat::send(wires, id);
+    wires.registered.notify_one();
+    if master.master_broker_id.is_none() {
+        return Ok(Outcome::Decided(None));
+    }
+    decided(
+        (master.master_broker_id, master.master_address),
+        master.master_epoch,
+        set.sync_state_set,
+        master
+            .sync_state_set_epoch
+            .unwrap_or(set.sync_state_set_epoch),
+    )
+}
+
+async fn elect(wires: &Wires, id: u64) -> Result<Outcome, Failure> {
+    let node = &wires.node;
+    heartbeat::send(wires, id);
+    let request = ElectMasterRequest {
+        cluster_name: Some(node.conf.cluster_name.clone()),
+        broker_name: node.conf.broker_name.clone(),
+        broker_id: Some(signed(id)),
+        designate_elect: Some(false),
+        invoke_time: Some(clock::now_since_1970_ms()),
+    };
+    let done = wires.controllers.elect_master(&request).await;
+    let Elected { master, body } = done.map_err(|error| failure(&error))?;
+    decided(
+        (master.master_broker_id, master.master_address),
+        master.master_epoch,
+        body.sync_state_set,
+        master.sync_state_set_epoch.unwrap_or(0),
+    )
 }
 
 fn decided(

@@ -72,7 +72,7 @@ async fn propose(
         }
         Ok((None, set)) => {
             warn!(?set, "the controller's SyncStateSet cannot be used");
-            ha.proposal_unknown();
+            ha.proposal_failed();
             false
         }
         Err(error) => {
@@ -91,7 +91,7 @@ fn failed(wires: &Wires, ha: &HaService, error: &ControllerError) {
             // Most refusals mean that somebody else knows more.
             wires.poll.notify_one();
         }
-        _ => ha.proposal_unknown(),
+        _ => ha.proposal_failed(),
     }
 }
 
