@@ -211,6 +211,29 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_java_5_5_has_these_fields_and_no_others() {
+        let store =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/java-clean-three-epochs");
+        let file = std::fs::read(store.join(CHECKPOINT_FILE_NAME)).unwrap();
+        let read = CheckpointFile::read(&store.join(CHECKPOINT_FILE_NAME))
+            .unwrap()
+            .unwrap();
+        assert_eq!(file.len(), CHECKPOINT_FILE_LEN);
+        assert_eq!(file[..CHECKPOINT_FIELDS_LEN], read.encode());
+        assert!(file[CHECKPOINT_FIELDS_LEN..].iter().all(|byte| *byte == 0));
+        let manifest = std::fs::read_to_string(store.join("manifest.jsonl")).unwrap();
+        let record = format!("{{\"offset\":{},", read.logics_physical_offset);
+        assert!(manifest.contains(&record), "not a record: {read:?}");
+        let confirm = read.confirm_offset;
+        let starts_there = manifest.contains(&format!("{{\"offset\":{confirm},"));
+        let ends_there = manifest.contains(&format!("\"end_offset\":{confirm},"));
+        assert!(
+            starts_there || ends_there,
+            "not a record boundary: {read:?}"
+        );
+    }
+
+    #[test]
     fn a_short_file_reads_as_if_zeros_followed() {
         let bytes = SOME.encode();
         for len in 0..bytes.len() {

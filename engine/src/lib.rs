@@ -15,6 +15,7 @@ mod error;
 mod flush;
 mod folder;
 mod growth;
+pub mod inspect;
 mod position;
 mod properties;
 mod queue_offsets;

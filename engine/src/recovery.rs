@@ -19,9 +19,9 @@ use crate::position::Offset;
 use crate::state_file::{State, StateFile};
 use crate::steps::{SegmentStep, Step};
 
-use layout::Layout;
+pub(crate) use layout::Layout;
 use scan::Scanned;
-pub(crate) use scan::{Progress, bases_crc};
+pub(crate) use scan::{Progress, bases_crc, open_scanned, vouched_for};
 
 /// What to examine, and what to hold it against.
 pub(crate) struct Examination<'a> {

@@ -7,7 +7,9 @@
     reason = "a test stops where its own input is wrong"
 )]
 
-use std::collections::BTreeMap;
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -536,16 +538,29 @@ fn the_sys_flag_bits_on_the_page_are_those_of_the_code() {
 }
 
 #[test]
-fn the_names_on_the_page_are_those_of_the_code() {
+fn the_names_on_the_page_are_those_in_a_store_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("consumequeue")).unwrap();
+    let store = common::master(dir.path(), 1);
+    common::append(&store, 9, 1000);
+    store.demote(2).unwrap();
+    store
+        .truncate(1000, common::epochs(&[(1, 0)]), "a test")
+        .unwrap();
+    store.close().unwrap();
+    let name = |entry: fs::DirEntry| {
+        let slash = if entry.path().is_dir() { "/" } else { "" };
+        format!("{}{slash}", entry.file_name().to_str().unwrap())
+    };
+    let found: BTreeSet<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| name(entry.unwrap()))
+        .collect();
     let rows = table(&page(), "## The store folder", 0);
-    let names: Vec<_> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
-    let backup = format!("{}.bak", engine::EPOCH_FILE_NAME);
-    for name in [
-        engine::EPOCH_FILE_NAME,
-        &backup,
-        engine::CHECKPOINT_FILE_NAME,
-        engine::STATE_FILE_NAME,
-    ] {
-        assert!(names.contains(&name), "{name} is not on the page");
-    }
+    let on_page: BTreeSet<_> = rows
+        .iter()
+        .map(|row| row[0].trim_matches('`').to_owned())
+        .collect();
+    assert_eq!(found, on_page);
+    assert_eq!(rows.len(), on_page.len(), "each name once");
 }

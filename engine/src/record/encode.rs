@@ -50,6 +50,26 @@ pub struct Message<'a> {
     pub properties: &'a [u8],
 }
 
+impl<'a> Message<'a> {
+    /// A message for queue 0 of `topic`, made at `host` and stored there, with no properties.
+    #[must_use]
+    pub fn new(topic: &'a str, body: &'a [u8], host: SocketAddr, born_timestamp_ms: i64) -> Self {
+        Self {
+            topic,
+            queue_id: 0,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp_ms,
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body,
+            properties: b"",
+        }
+    }
+}
+
 /// What the log adds to a message when it gives it a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {

@@ -1,5 +1,7 @@
 //! Which files under `commitlog/` form a log: equal lengths, no gap. Pure.
 
+use std::path::PathBuf;
+
 use crate::error::Error;
 use crate::folder::{Folder, Listing, SegmentFile};
 use crate::position::Offset;
@@ -8,11 +10,13 @@ use crate::store::MIN_SEGMENT_SIZE;
 use super::Examination;
 
 /// The segments that form a log, and the rest.
-pub(super) struct Layout {
-    pub(super) segments: Vec<SegmentFile>,
+pub(crate) struct Layout {
+    pub(crate) segments: Vec<SegmentFile>,
     /// Named as segments, but behind a gap or of another length; oldest first.
-    pub(super) leftovers: Vec<std::path::PathBuf>,
-    pub(super) segment_size: u64,
+    pub(crate) leftovers: Vec<PathBuf>,
+    /// Why the first of them is none of the log.
+    pub(crate) irregular: Option<String>,
+    pub(crate) segment_size: u64,
 }
 
 /// The length segments have, or are to have.
@@ -39,13 +43,14 @@ pub(super) fn segment_size(listing: &Listing, examination: &Examination<'_>) -> 
 impl Layout {
     /// Sorts the files of a folder. `flushed` is the durable mark; without one (a folder that Java
     /// wrote) only an empty file behind all others is a leftover, and anything else is refused.
-    pub(super) fn of(
+    pub(crate) fn of(
         listing: &Listing,
         segment_size: u64,
         flushed: Option<Offset>,
         folder: &Folder,
     ) -> Result<Self, Error> {
         let mut segments: Vec<SegmentFile> = Vec::new();
+        let mut found_irregular = None;
         let mut rest = &listing.segments[..];
         while let [file, behind @ ..] = rest {
             let Some(why) = irregular(segments.last(), file, segment_size) else {
@@ -62,6 +67,7 @@ impl Layout {
                 let (file, offset) = (file.path.clone(), durable_to);
                 return Err(Error::Damaged { file, offset, why });
             }
+            found_irregular = Some(why);
             break;
         }
         if let (None, Some(flushed @ 1..)) = (segments.first(), flushed) {
@@ -76,17 +82,18 @@ impl Layout {
         Ok(Self {
             segments,
             leftovers,
+            irregular: found_irregular,
             segment_size,
         })
     }
 
     /// The log's first offset.
-    pub(super) fn min(&self) -> Offset {
+    pub(crate) fn min(&self) -> Offset {
         self.segments.first().map_or(0, |first| first.base)
     }
 
     /// Where the segments end.
-    pub(super) fn limit(&self) -> Offset {
+    pub(crate) fn limit(&self) -> Offset {
         self.segments
             .last()
             .map_or(0, |last| last.base + self.segment_size)

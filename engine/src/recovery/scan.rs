@@ -43,6 +43,32 @@ pub(super) struct Scanned {
     pub(super) torn: Option<Torn>,
 }
 
+/// Whether Java's checkpoint says that more was durable than a walk found which ended in `stop` behind a
+/// record of `last_store_ms`. Java keeps no flushed mark; the store times of what it synced last are
+/// the nearest thing to one. What its consume queues held counts only after a clean stop: while it
+/// runs they may be synced before the log.
+pub(crate) fn vouched_for(
+    checkpoint: &Checkpoint,
+    stopped_cleanly: bool,
+    last_store_ms: Option<i64>,
+    stop: &Stop,
+) -> bool {
+    let synced_ms = synced_ms(checkpoint, stopped_cleanly);
+    match last_store_ms {
+        Some(last) => last < synced_ms.saturating_sub(CHECKPOINT_MARGIN_MS),
+        None => synced_ms > 0 && matches!(stop, Stop::Bad(_) | Stop::Short),
+    }
+}
+
+fn synced_ms(checkpoint: &Checkpoint, stopped_cleanly: bool) -> i64 {
+    let log = checkpoint.physic_msg_timestamp_ms;
+    if stopped_cleanly {
+        log.max(checkpoint.logics_msg_timestamp_ms)
+    } else {
+        log
+    }
+}
+
 /// Maps a segment file for reading, the whole of it.
 pub(crate) fn open_scanned(file: &SegmentFile) -> Result<LogSlice, Error> {
     let segment = Segment::open_read_only(file.path.clone(), file.base, file.len)?;
@@ -221,19 +247,15 @@ impl Scan<'_> {
         if offset < flushed {
             return damaged(format!("{reason}, but the log was durable up to {flushed}"));
         }
-        let (None, Some(checkpoint)) = (self.state, self.checkpoint) else {
+        let (None, Some(checkpoint), Some(why)) = (self.state, self.checkpoint, why) else {
             return Ok(());
         };
-        // Java keeps no flushed mark; the store time of what it synced is the nearest thing.
-        let synced_ms = checkpoint.physic_msg_timestamp_ms;
-        let lost = match scanned.last_record {
-            Some(_) => scanned.last_store_ms < synced_ms.saturating_sub(CHECKPOINT_MARGIN_MS),
-            None => synced_ms > 0 && matches!(stop, Stop::Bad(_) | Stop::Short),
-        };
-        if lost && why.is_some() {
+        let last_store_ms = scanned.last_record.map(|_| scanned.last_store_ms);
+        let stopped_cleanly = !self.folder.abort().exists();
+        if vouched_for(&checkpoint, stopped_cleanly, last_store_ms, stop) {
+            let synced_ms = synced_ms(&checkpoint, stopped_cleanly);
             return damaged(format!(
-                "{reason}, but the checkpoint says that records up to store time {synced_ms} were \
-                 durable"
+                "{why}, but the checkpoint says that records up to store time {synced_ms} were durable"
             ));
         }
         Ok(())

@@ -37,19 +37,7 @@ pub fn master(dir: &Path, epoch: u32) -> Store {
 }
 
 pub fn message(body: &[u8]) -> Message<'_> {
-    Message {
-        topic: "topic",
-        queue_id: 0,
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp_ms: 1_700_000_000_000,
-        born_host: HOST,
-        store_host: HOST,
-        reconsume_times: 0,
-        prepared_transaction_offset: 0,
-        body,
-        properties: b"",
-    }
+    Message::new("topic", body, HOST, 1_700_000_000_000)
 }
 
 /// Bytes of a record beside its body.

@@ -8,7 +8,6 @@
 mod batch;
 mod damage;
 mod golden;
-mod java;
 mod limits;
 mod round_trip;
 
