@@ -93,3 +93,57 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect()
 }
+
+/// A copy of `folder` that a test may write to.
+pub(crate) fn copy(folder: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("a temporary folder");
+    copy_into(folder, copy.path());
+    copy
+}
+
+fn copy_into(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("a fixture can be listed") {
+        let path = entry.expect("its entries can be read").path();
+        let target = to.join(name(&path));
+        if path.is_dir() {
+            fs::create_dir(&target).expect("a new folder");
+            copy_into(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("a fixture can be copied");
+        }
+    }
+}
+
+/// Paths below `left` that `right` lacks or holds with other content, and those only `right` has. A lock
+/// file does not count.
+pub(crate) fn difference(left: &Path, right: &Path) -> Vec<PathBuf> {
+    let mut differing = Vec::new();
+    let (ours, theirs) = (files(left, left), files(right, right));
+    for path in ours
+        .iter()
+        .chain(theirs.iter().filter(|path| !ours.contains(path)))
+    {
+        let content = |root: &Path| fs::read(root.join(path)).ok();
+        if path != Path::new("lock") && content(left) != content(right) {
+            differing.push(path.clone());
+        }
+    }
+    differing
+}
+
+fn files(root: &Path, dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a folder can be listed") {
+        let path = entry.expect("its entries can be read").path();
+        if path.is_dir() {
+            found.extend(files(root, &path));
+        } else {
+            found.push(
+                path.strip_prefix(root)
+                    .expect("below the root")
+                    .to_path_buf(),
+            );
+        }
+    }
+    found
+}

@@ -3,3 +3,4 @@
 mod epoch_files;
 mod fixtures;
 mod records;
+mod stores;
