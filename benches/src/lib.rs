@@ -1,1 +1,5 @@
-//! Shared pieces of the benches: message sets and the raw limits the figures are compared with.
+//! Shared pieces of the benches: stores with a known data set, and the wire without a log behind
+//! it.
+
+pub mod stores;
+pub mod wire;

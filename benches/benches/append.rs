@@ -1,0 +1,91 @@
+//! Appending to the commit log, one producer, beside the work that cannot be left out: the CRC of
+//! the body and one copy into the same kind of mapping.
+//!
+//! Data set: messages of one topic with bodies of 1 KiB or 64 KiB, 64 MiB per iteration into a new
+//! store whose segment was faulted in ahead. Nothing waits for the disk.
+
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use epochlog_benches::stores::{Scratch, body, message};
+use epochlog_engine::{EncodeOptions, EpochEntry, encoded_len};
+
+const BYTES: u64 = 64 << 20;
+/// One segment holds all of an iteration: rolling is not measured here.
+const SEGMENT: u64 = 80 << 20;
+
+fn append(body: &[u8], count: u64) -> Duration {
+    let scratch = Scratch::new(SEGMENT).expect("a store in TMPDIR");
+    scratch.store.promote(1).expect("a new store");
+    let message = message(body);
+    let began = Instant::now();
+    for _ in 0..count {
+        scratch.store.append(&message).expect("room for it");
+    }
+    let elapsed = began.elapsed();
+    assert!(scratch.store.end_offset() >= count * body.len() as u64);
+    elapsed
+}
+
+fn append_batches(body: &[u8], count: u64) -> Duration {
+    let scratch = Scratch::new(SEGMENT).expect("a store in TMPDIR");
+    scratch.store.promote(1).expect("a new store");
+    let batch = [message(body); 32];
+    let began = Instant::now();
+    let mut left = count;
+    while left > 0 {
+        let part = &batch[..batch.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+        scratch.store.append_batch(part).expect("room for it");
+        left -= part.len() as u64;
+    }
+    began.elapsed()
+}
+
+/// CRC and copy into the mapped tail of a store that is a slave: the same file, the same pages.
+fn crc_and_copy(body: &[u8], record_len: usize, count: u64) -> Duration {
+    let scratch = Scratch::new(SEGMENT).expect("a store in TMPDIR");
+    let mut receiver = scratch.store.receive().expect("a slave");
+    let entry = EpochEntry { epoch: 1, start: 0 };
+    receiver.adopt_epoch(entry).expect("the first epoch");
+    let len = record_len * usize::try_from(count).expect("it fits into memory");
+    let mut window = receiver.window(len).expect("an empty segment");
+    let room = window.as_mut_slice();
+    let began = Instant::now();
+    let mut crcs = 0u32;
+    for record in room.chunks_exact_mut(record_len) {
+        crcs ^= crc32fast::hash(body);
+        record[..body.len()].copy_from_slice(body);
+        record[body.len()..].fill(1);
+    }
+    std::hint::black_box(crcs);
+    began.elapsed()
+}
+
+fn bench(criterion: &mut Criterion) {
+    for len in [1 << 10, 64 << 10] {
+        let body = body(len);
+        let record_len =
+            encoded_len(&message(&body), EncodeOptions::default()).expect("a legal message");
+        let count = BYTES / record_len as u64;
+        let mut group = criterion.benchmark_group(format!("append/{}KiB", len >> 10));
+        group.throughput(Throughput::Bytes(count * record_len as u64));
+        group
+            .sample_size(10)
+            .warm_up_time(Duration::from_millis(500))
+            .measurement_time(Duration::from_secs(3));
+        let runs: [(&str, &dyn Fn() -> Duration); 3] = [
+            ("crc_and_copy", &|| crc_and_copy(&body, record_len, count)),
+            ("append", &|| append(&body, count)),
+            ("append_batches_of_32", &|| append_batches(&body, count)),
+        ];
+        for (name, run) in runs {
+            group.bench_function(name, |bencher| {
+                bencher.iter_custom(|iterations| (0..iterations).map(|_| run()).sum());
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);

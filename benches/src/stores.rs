@@ -1,0 +1,78 @@
+//! Stores in temporary folders, and the messages put into them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use epochlog_engine::{Error, Message, Store, StoreConfig};
+use tempfile::TempDir;
+
+const HOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10911);
+
+/// A store that is gone, folder and all, when this is dropped.
+pub struct Scratch {
+    /// The store.
+    pub store: Arc<Store>,
+    _dir: TempDir,
+}
+
+impl Scratch {
+    /// An empty store of one segment size, with all of its first segment faulted in ahead. It
+    /// syncs in the background only, so that a bench sees the page cache and no disk.
+    ///
+    /// # Errors
+    /// Whatever opening the store says; the folder is in `TMPDIR`.
+    pub fn new(segment_size: u64) -> Result<Self, Error> {
+        let dir = tempfile::tempdir().map_err(|error| Error::Setting {
+            name: "TMPDIR",
+            why: error.to_string(),
+        })?;
+        let mut config = StoreConfig::new(dir.path());
+        config.segment_size = segment_size;
+        config.prefault_ahead_bytes = segment_size;
+        config.max_dirty_bytes = u64::MAX;
+        config.flush_interval_ms = 60_000;
+        config.save_truncated_bytes = None;
+        Ok(Self {
+            store: Arc::new(Store::open(config)?),
+            _dir: dir,
+        })
+    }
+
+    /// A master of epoch 1 whose log has at least `len` bytes of messages with bodies of `body_len`.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub fn filled(segment_size: u64, len: u64, body_len: usize) -> Result<Self, Error> {
+        let scratch = Self::new(segment_size)?;
+        scratch.store.promote(1)?;
+        let body = body(body_len);
+        while scratch.store.end_offset() < len {
+            scratch.store.append(&message(&body))?;
+        }
+        Ok(scratch)
+    }
+}
+
+/// A body that does not compress to nothing and costs no time to make.
+#[must_use]
+pub fn body(len: usize) -> Vec<u8> {
+    (0..=250u8).cycle().take(len).collect()
+}
+
+/// A message of one topic with this body and two short properties.
+#[must_use]
+pub fn message(body: &[u8]) -> Message<'_> {
+    Message {
+        topic: "bench",
+        queue_id: 0,
+        flag: 0,
+        sys_flag: 0,
+        born_timestamp_ms: 1_700_000_000_000,
+        born_host: HOST,
+        store_host: HOST,
+        reconsume_times: 0,
+        prepared_transaction_offset: 0,
+        body,
+        properties: b"KEYS\x01order-1\x02TAGS\x01a\x02",
+    }
+}
