@@ -4,7 +4,8 @@
 //! to the one [`Writer`]. A view never reaches past the published end of the moment it was made. The
 //! published end moves down only through [`Writer::retract`], which retires the writer for good when
 //! a view still reaches past the new end: such a region is read, never written again, and its
-//! owner puts a fresh file in its place.
+//! owner puts a fresh file in its place. How far views reach is kept exactly: making one costs a lock
+//! that appends never take; parts of it and clones cost none.
 //!
 //! This file holds no policy: what is written where is decided by its callers.
 #![expect(
@@ -12,6 +13,8 @@
     reason = "a slice of a shared mapping can only be made from a raw pointer"
 )]
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
@@ -20,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
+use parking_lot::Mutex;
 
 /// Memory a region can stand on.
 ///
@@ -60,10 +64,8 @@ unsafe impl Backing for Mapped {
 pub(crate) struct Region<B: Backing = Mapped> {
     backing: B,
     published: AtomicUsize,
-    /// Views alive now.
-    views: AtomicUsize,
-    /// The furthest end a view of this region was ever made to.
-    reach: AtomicUsize,
+    /// Ends of the views that are alive, each with how many have it.
+    reaches: Mutex<BTreeMap<usize, usize>>,
     /// A writer exists, or existed and was retired.
     claimed: AtomicBool,
     retired: AtomicBool,
@@ -94,8 +96,7 @@ impl<B: Backing> Region<B> {
         Arc::new(Self {
             backing,
             published: AtomicUsize::new(published),
-            views: AtomicUsize::new(0),
-            reach: AtomicUsize::new(0),
+            reaches: Mutex::new(BTreeMap::new()),
             claimed: AtomicBool::new(false),
             retired: AtomicBool::new(false),
         })
@@ -123,52 +124,59 @@ impl<B: Backing> Region<B> {
     /// A view of at most `max_len` bytes from `start`, shortened to the published end; `None` when
     /// `start` lies past that end.
     pub(crate) fn view(self: &Arc<Self>, start: usize, max_len: usize) -> Option<View<B>> {
-        self.views.fetch_add(1, Ordering::SeqCst);
-        // From here the count is given back by the drop of `view`, whatever happens.
-        let mut view = View {
+        // The end is read under the lock, so a retraction either lowers it first or sees the reach.
+        let mut reaches = self.reaches.lock();
+        let end = start.saturating_add(max_len).min(self.published());
+        let len = end.checked_sub(start)?;
+        *reaches.entry(end).or_insert(0) += 1;
+        drop(reaches);
+        let hold = Arc::new(Hold {
             region: Arc::clone(self),
-            start,
-            len: 0,
-        };
-        loop {
-            let published = self.published.load(Ordering::SeqCst);
-            let end = start.saturating_add(max_len).min(published);
-            view.len = end.checked_sub(start)?;
-            // The reach is told before the published end is read again: a retraction that does
-            // not see this reach is seen here, and the view is made shorter.
-            self.reach.fetch_max(end, Ordering::SeqCst);
-            if self.published.load(Ordering::SeqCst) >= end {
-                return Some(view);
-            }
-        }
+            end,
+        });
+        Some(View { hold, start, len })
     }
 
     pub(crate) fn populate(&self, range: Range<usize>) -> io::Result<()> {
         self.backing.populate(range)
     }
+}
 
-    fn reached_past(&self, end: usize) -> bool {
-        self.views.load(Ordering::SeqCst) > 0 && self.reach.load(Ordering::SeqCst) > end
+/// Keeps a region mapped and its bytes up to `end` as they are.
+struct Hold<B: Backing> {
+    region: Arc<Region<B>>,
+    end: usize,
+}
+
+impl<B: Backing> Drop for Hold<B> {
+    fn drop(&mut self) {
+        let mut reaches = self.region.reaches.lock();
+        if let Entry::Occupied(mut count) = reaches.entry(self.end) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
 /// Published bytes that keep their region mapped.
 pub(crate) struct View<B: Backing = Mapped> {
-    region: Arc<Region<B>>,
+    hold: Arc<Hold<B>>,
     start: usize,
     len: usize,
 }
 
 impl<B: Backing> View<B> {
-    /// The same bytes cut to `range`, counted from this view's first byte.
+    /// The same bytes cut to `range`, counted from this view's first byte. It holds on to as much as
+    /// this one.
     pub(crate) fn narrow(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len {
             return None;
         }
-        self.region.views.fetch_add(1, Ordering::SeqCst);
         let (start, len) = (self.start + range.start, range.len());
         Some(Self {
-            region: Arc::clone(&self.region),
+            hold: Arc::clone(&self.hold),
             start,
             len,
         })
@@ -181,7 +189,7 @@ impl<B: Backing> Deref for View<B> {
     fn deref(&self) -> &[u8] {
         // SAFETY: `start <= published <= len` held when the view was made, so the pointer stays
         // inside the backing memory.
-        let first = unsafe { self.region.backing.as_mut_ptr().add(self.start) };
+        let first = unsafe { self.hold.region.backing.as_mut_ptr().add(self.start) };
         // SAFETY: `[start, start + len)` was published when the view was made, and the writer never
         // touches published bytes; it is retired when the end is drawn back under a live view.
         unsafe { slice::from_raw_parts(first, self.len) }
@@ -190,18 +198,11 @@ impl<B: Backing> Deref for View<B> {
 
 impl<B: Backing> Clone for View<B> {
     fn clone(&self) -> Self {
-        self.region.views.fetch_add(1, Ordering::SeqCst);
         Self {
-            region: Arc::clone(&self.region),
+            hold: Arc::clone(&self.hold),
             start: self.start,
             len: self.len,
         }
-    }
-}
-
-impl<B: Backing> Drop for View<B> {
-    fn drop(&mut self) {
-        self.region.views.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -244,19 +245,23 @@ impl<B: Backing> Writer<B> {
     /// Publishes the next `len` bytes of the tail.
     pub(crate) fn publish(&mut self, len: usize) {
         assert!(len <= self.room(), "published past the region");
-        // Release: whoever sees the new end sees the bytes below it. SeqCst is that and more, and
-        // keeps the order with `view` and `retract`.
+        // Whoever sees the new end sees the bytes below it.
         self.region
             .published
-            .store(self.published() + len, Ordering::SeqCst);
+            .store(self.published() + len, Ordering::Release);
     }
 
     /// Draws the published end back to `end`. Gives the writer back when no view reaches past
     /// `end`; otherwise the region is retired and never written again.
     pub(crate) fn retract(self, end: usize) -> Option<Self> {
         assert!(end <= self.published(), "a retraction only lowers the end");
-        self.region.published.store(end, Ordering::SeqCst);
-        if self.region.reached_past(end) {
+        let reaches = self.region.reaches.lock();
+        self.region.published.store(end, Ordering::Release);
+        let held = reaches
+            .last_key_value()
+            .is_some_and(|(reach, _)| *reach > end);
+        drop(reaches);
+        if held {
             self.region.retired.store(true, Ordering::SeqCst);
             return None;
         }
@@ -369,7 +374,19 @@ mod tests {
         assert_eq!(&*part, b"cd");
         assert!(
             writer.retract(6).is_none(),
-            "the reach of a region only grows"
+            "a part holds on to as much as the whole"
         );
+    }
+
+    #[test]
+    fn an_empty_view_at_the_end_holds_nothing_back() {
+        let region = heap(8);
+        let mut writer = region.claim().unwrap();
+        write(&mut writer, b"abcd");
+        let empty = region.view(4, 8).unwrap();
+        assert!(empty.is_empty());
+        let writer = writer.retract(4).unwrap();
+        drop(empty);
+        assert!(writer.retract(2).is_some());
     }
 }

@@ -159,7 +159,8 @@ impl Shared {
         }
         let save = self.save_plan(to, &retraction, reason, below_confirm);
         let saved_to = save.as_ref().map(|save| save.into.clone());
-        let checkpoint = self.checkpoint_after_cut(&mut disk, to, last_store_ms)?;
+        let confirm = confirm.min(to);
+        let checkpoint = self.checkpoint_after_cut(&mut disk, confirm, last_store_ms)?;
         let mut lowered = disk.files.state();
         lowered.flushed = lowered.flushed.min(to);
         lowered.scan_from = lowered
@@ -188,7 +189,7 @@ impl Shared {
         };
         self.run(&mut disk, &cut_steps(plan))?;
         disk.proven = None;
-        disk.marked = Marked::now(to, confirm.min(to));
+        disk.marked = Marked::now(to, confirm);
         let removed_segments = retraction.removed_segments;
         let resumed = self.log.resume(tail, retraction);
         resumed.map_err(|error| self.fail_with(&mut disk, error))?;
@@ -233,7 +234,7 @@ impl Shared {
     fn checkpoint_after_cut(
         &self,
         disk: &mut Disk,
-        to: Offset,
+        confirm: Offset,
         last_store_ms: i64,
     ) -> Result<Checkpoint, Error> {
         let read = disk.files.checkpoint();
@@ -243,7 +244,7 @@ impl Shared {
         // Java makes consume queues and index anew from records younger than these.
         checkpoint.logics_msg_timestamp_ms = 0;
         checkpoint.index_msg_timestamp_ms = 0;
-        checkpoint.confirm_offset = checkpoint.confirm_offset.min(to.cast_signed());
+        checkpoint.confirm_offset = confirm.cast_signed();
         Ok(checkpoint)
     }
 
