@@ -71,35 +71,35 @@ pub(crate) enum Step {
 /// Stops the store in front of a step, as a crash would: that step and all after it do not run.
 #[derive(Debug)]
 pub(crate) struct StopBefore {
-    step: usize,
+    step: AtomicUsize,
     seen: AtomicUsize,
 }
 
 pub(crate) type Hook = Arc<StopBefore>;
 
 impl StopBefore {
-    /// Lets the first `step` steps run and no more.
+    /// Lets every step run until it is told otherwise.
     #[cfg(test)]
-    pub(crate) fn new(step: usize) -> Hook {
+    pub(crate) fn never() -> Hook {
         Arc::new(Self {
-            step,
+            step: AtomicUsize::new(usize::MAX),
             seen: AtomicUsize::new(0),
         })
     }
 
-    /// Steps that wanted to run so far.
+    /// Lets `step` more steps run and no more.
     #[cfg(test)]
-    pub(crate) fn seen(&self) -> usize {
-        self.seen.load(Ordering::SeqCst)
+    pub(crate) fn after(&self, step: usize) {
+        self.seen.store(0, Ordering::SeqCst);
+        self.step.store(step, Ordering::SeqCst);
     }
 
     fn check(&self) -> Result<(), Error> {
         let step = self.seen.fetch_add(1, Ordering::SeqCst);
-        if step >= self.step {
-            Err(Error::Stopped { step })
-        } else {
-            Ok(())
+        if step >= self.step.load(Ordering::SeqCst) {
+            return Err(Error::Stopped { step });
         }
+        Ok(())
     }
 }
 

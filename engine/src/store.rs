@@ -245,3 +245,6 @@ impl Shared {
 
 /// Java's key index.
 const INDEX: &str = "index";
+
+#[cfg(test)]
+mod tests;
