@@ -1,6 +1,7 @@
 //! The subcommands of `epochlog`: one file each, with its arguments and `run`.
 
 pub mod broker;
+pub mod controller;
 pub mod produce;
 
 use std::error::Error;

@@ -10,6 +10,7 @@ use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -85,7 +86,7 @@ impl Group {
     /// A file cannot be written, no port is free, or a process cannot be started.
     pub fn start(plan: &Plan) -> io::Result<Self> {
         fs::create_dir_all(&plan.dir)?;
-        let mut ports = FreePorts::new();
+        let mut ports = FreePorts;
         let peers: Vec<u16> = ports.take(plan.controllers)?;
         let peer_text: Vec<_> = peers
             .iter()
@@ -327,31 +328,23 @@ fn broker(plan: &Plan, index: usize, ports: (u16, u16), controllers: &str) -> io
     })
 }
 
-/// Hands out ports nobody listens on.
+/// Hands out ports nobody listens on, each once in the life of this process: a port is free until
+/// its owner has started, so looking is not enough when two groups start at a time.
 #[derive(Debug)]
-struct FreePorts {
-    next: u16,
-}
+struct FreePorts;
+
+/// How many ports were looked at.
+static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
 
 impl FreePorts {
-    /// Starts at a place that differs from process to process, so that two groups rarely meet.
-    fn new() -> Self {
-        let span = u32::from(PORTS.end - PORTS.start);
-        let offset = std::process::id().wrapping_mul(61) % span;
-        Self {
-            next: PORTS.start + u16::try_from(offset).unwrap_or_default(),
-        }
-    }
-
     fn take(&mut self, count: usize) -> io::Result<Vec<u16>> {
+        let span = u32::from(PORTS.end - PORTS.start);
+        // Begins at a place that differs from process to process, so that two rarely meet.
+        let first = std::process::id().wrapping_mul(61);
         let mut found = Vec::with_capacity(count);
         for _ in PORTS {
-            let port = self.next;
-            self.next = if port + 1 < PORTS.end {
-                port + 1
-            } else {
-                PORTS.start
-            };
+            let at = first.wrapping_add(LOOKED_AT.fetch_add(1, Ordering::Relaxed)) % span;
+            let port = PORTS.start + u16::try_from(at).unwrap_or_default();
             if TcpListener::bind(("127.0.0.1", port)).is_ok() {
                 found.push(port);
                 if found.len() == count {
@@ -372,7 +365,7 @@ mod tests {
 
     #[test]
     fn ports_are_free_and_handed_out_once() {
-        let mut ports = FreePorts::new();
+        let mut ports = FreePorts;
         let first = ports.take(3).unwrap();
         let second = ports.take(3).unwrap();
         assert!(
@@ -381,7 +374,7 @@ mod tests {
                 .all(|port| PORTS.contains(port) && !second.contains(port))
         );
         let held = TcpListener::bind(("127.0.0.1", first[0])).unwrap();
-        let mut again = FreePorts::new();
+        let mut again = FreePorts;
         assert!(
             !again
                 .take(8)

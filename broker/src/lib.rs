@@ -12,5 +12,6 @@ pub mod observe;
 pub mod producer;
 pub mod replicas;
 pub mod send;
+mod stop;
 pub mod topics;
 pub mod wiring;

@@ -16,6 +16,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Broker(cmd::broker::Args),
+    Controller(cmd::controller::Args),
     Produce(cmd::produce::Args),
 }
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     cmd::start_logging();
     let done = match Cli::parse().command {
         Command::Broker(args) => cmd::broker::run(&args),
+        Command::Controller(args) => cmd::controller::run(&args),
         Command::Produce(args) => cmd::told(cmd::produce::run(&args)),
     };
     done.unwrap_or_else(|error| {

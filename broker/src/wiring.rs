@@ -15,7 +15,6 @@ use std::sync::Arc;
 use epochlog_engine::{EncodeOptions, Store, StoreConfig};
 use epochlog_raft_glue::client::{AddressError, ControllerClient, ControllerClientConfig};
 use epochlog_raft_glue::remoting::{Server, ServerConfig};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
@@ -25,6 +24,7 @@ use crate::endpoint::Endpoint;
 use crate::identity::{IdentityError, IdentityFiles};
 use crate::node::{Node, NodeParts};
 use crate::replicas::Replicas;
+use crate::stop::Stop;
 use crate::topics::{Topics, TopicsError};
 pub(crate) use decide::decision;
 
@@ -80,7 +80,10 @@ pub(crate) struct Wires {
 /// # Errors
 /// It cannot start, cannot go on, or cannot stop clean.
 pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
-    let mut stop = Stop::new()?;
+    let mut stop = Stop::new().map_err(|source| BrokerError::Io {
+        what: "signals".into(),
+        source,
+    })?;
     for warning in &conf.warnings {
         warn!("{warning}");
     }
@@ -269,34 +272,6 @@ async fn save_topics(node: Arc<Node>) -> BrokerError {
             Ok(Ok(())) => {}
             Ok(Err(error)) => warn!(%error, "the topic table could not be saved"),
             Err(error) => return error,
-        }
-    }
-}
-
-/// SIGTERM and SIGINT.
-struct Stop {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self, BrokerError> {
-        let listen = |kind| {
-            signal(kind).map_err(|source| BrokerError::Io {
-                what: "signals".into(),
-                source,
-            })
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn wait(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use epochlog_raft_glue::DEFAULT_GROUP;
+
 use super::broker::{home, ms};
 use super::{ConfError, Reader};
 
@@ -28,9 +30,9 @@ pub struct ControllerConf {
     pub bind_ip: Option<std::net::IpAddr>,
     /// `controllerStorePath`.
     pub store_dir: PathBuf,
-    /// `scanNotActiveBrokerInterval`.
+    /// `scanNotActiveBrokerInterval`; 500 ms, where RocketMQ has 5000.
     pub scan_not_active_interval: Duration,
-    /// `scanInactiveMasterInterval`.
+    /// `scanInactiveMasterInterval`; 500 ms, where RocketMQ has 5000.
     pub scan_inactive_master_interval: Duration,
     /// `enableElectUncleanMaster`.
     pub elect_unclean_master: bool,
@@ -79,15 +81,15 @@ impl ControllerConf {
             ),
         };
         let mut conf = Self {
-            group: keys.text_or("controllerDLegerGroup", "group1"),
+            group: keys.text_or("controllerDLegerGroup", DEFAULT_GROUP),
             peers,
             self_id,
             bind_ip,
             store_dir: PathBuf::from(
                 keys.text_or("controllerStorePath", home("DLedgerController")),
             ),
-            scan_not_active_interval: ms(&mut keys, "scanNotActiveBrokerInterval", 5000)?,
-            scan_inactive_master_interval: ms(&mut keys, "scanInactiveMasterInterval", 5000)?,
+            scan_not_active_interval: ms(&mut keys, "scanNotActiveBrokerInterval", 500)?,
+            scan_inactive_master_interval: ms(&mut keys, "scanInactiveMasterInterval", 500)?,
             elect_unclean_master: keys.flag("enableElectUncleanMaster", false)?,
             notify_role_changed: keys.flag("notifyBrokerRoleChanged", true)?,
             warnings: Vec::new(),

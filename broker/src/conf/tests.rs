@@ -222,7 +222,7 @@ fn a_controller_knows_its_peers_and_itself() {
     let conf = controller(&text).expect("reads");
     assert_eq!(conf.self_address(), "c1.example:9878");
     assert_eq!(conf.peers.len(), 2);
-    assert_eq!(conf.scan_not_active_interval, Duration::from_secs(5));
+    assert_eq!(conf.scan_not_active_interval, Duration::from_millis(500));
     assert!(!conf.elect_unclean_master && conf.notify_role_changed);
     assert_eq!(conf.warnings.len(), 1);
 }
