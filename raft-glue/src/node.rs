@@ -595,3 +595,11 @@ impl<M: StateMachine> Node<M> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "node_sim.rs"]
+mod sim;
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

@@ -98,14 +98,22 @@ pub(crate) struct Store {
 impl Store {
     /// Opens the file, or makes it as a first member's. Durable on return.
     pub(crate) fn open(path: &Path, identity: &Identity) -> Result<Self, Error> {
+        let db = redb::Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create(path);
+        let db = db.map_err(|error| Error::Store {
+            path: path.to_owned(),
+            source: Box::new(error.into()),
+        })?;
+        Self::open_on(path, db, identity)
+    }
+
+    /// The same on a database that is open already; the path is for messages.
+    pub(crate) fn open_on(path: &Path, db: Database, identity: &Identity) -> Result<Self, Error> {
         let fail = |source: redb::Error| Error::Store {
             path: path.to_owned(),
             source: Box::new(source),
         };
-        let db = redb::Builder::new()
-            .set_cache_size(CACHE_BYTES)
-            .create(path)
-            .map_err(|error| fail(error.into()))?;
         if is_new(&db).map_err(fail)? {
             begin(path, &db, identity)?;
         }
@@ -140,6 +148,17 @@ impl Store {
 
     pub(crate) fn members(&self) -> BTreeMap<u64, Member> {
         self.mirror.lock().members.clone()
+    }
+
+    /// Term, vote and last index on disk.
+    #[cfg(test)]
+    pub(crate) fn durable(&self) -> (u64, u64, u64) {
+        let mirror = self.mirror.lock();
+        (
+            mirror.hard_state.term,
+            mirror.hard_state.vote,
+            mirror.last.0,
+        )
     }
 
     /// The index up to which effects are on disk.

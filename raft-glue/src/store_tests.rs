@@ -5,6 +5,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+type Log<'a> = redb::Table<'a, u64, &'static [u8]>;
+
 fn identity(id: u64) -> Identity {
     let member = |n: u64| Member {
         name: format!("n{n}"),
@@ -260,7 +262,7 @@ fn d02_f01_a_log_shorter_than_its_commit_does_not_open() {
         })
         .unwrap();
     drop(store);
-    let damage = |change: &dyn Fn(&mut redb::Table<'_, u64, &[u8]>)| {
+    let damage = |change: &dyn Fn(&mut Log<'_>)| {
         let copy = dir.path().join("copy");
         std::fs::copy(dir.path().join("s"), &copy).unwrap();
         let db = Database::create(&copy).unwrap();

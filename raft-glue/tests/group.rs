@@ -1,7 +1,5 @@
 //! Three controllers: leaders come and go, what was decided stays, masters are replaced.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it fails")]
-
 mod common;
 
 use std::time::{Duration, Instant};
@@ -21,7 +19,7 @@ async fn wait_master(group: &Group, alive: &[&Broker], old: i64) -> (i64, i32) {
         }
         let (header, _) = alive[0].replica_info(&group.leader_address()).await;
         let master = header.master_broker_id?;
-        (master != old).then_some((master, header.master_epoch.unwrap()))
+        (master != old).then_some((master, header.master_epoch?))
     })
     .await
 }

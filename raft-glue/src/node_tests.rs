@@ -1,0 +1,456 @@
+use std::collections::BTreeMap;
+
+use tokio::sync::oneshot;
+
+use super::sim::{Rng, Sim, Weather, member};
+use super::*;
+use crate::ledger::Appended;
+
+type Outcome = oneshot::Receiver<Result<Appended<usize>, AppendError>>;
+
+/// Seeds of one run; more by `EPOCHLOG_SEEDS`.
+fn seed_count() -> u64 {
+    std::env::var("EPOCHLOG_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(12)
+}
+
+fn append(sim: &mut Sim, id: u64, payload: &str) -> Outcome {
+    let (reply, outcome) = oneshot::channel();
+    sim.node(id).append(payload.as_bytes(), reply);
+    sim.turn(id);
+    outcome
+}
+
+fn change(sim: &mut Sim, id: u64, steps: Vec<MemberStep>) {
+    let (reply, mut outcome) = oneshot::channel();
+    sim.node(id).change_members(&MemberChange { steps }, reply);
+    sim.turn(id);
+    for _ in 0..100 {
+        sim.tick();
+        match outcome.try_recv() {
+            Ok(Ok(_)) => return,
+            Ok(Err(why)) => panic!("{why}"),
+            Err(_) => {}
+        }
+    }
+    panic!("the change of members did not come into force");
+}
+
+/// Appends on the leader until it holds.
+fn append_all(sim: &mut Sim, payloads: std::ops::Range<u64>) {
+    for number in payloads {
+        let leader = sim.wait_leader();
+        let mut outcome = append(sim, leader, &format!("p{number}"));
+        let mut ended = false;
+        for _ in 0..100 {
+            sim.tick();
+            if let Ok(result) = outcome.try_recv() {
+                result.unwrap();
+                ended = true;
+                break;
+            }
+        }
+        assert!(ended, "append {number} has no outcome");
+    }
+}
+
+fn converged(sim: &mut Sim) -> bool {
+    let Some(leader) = sim.leader() else {
+        return false;
+    };
+    let last = sim.node(leader).raw.raft.raft_log.last_index();
+    sim.running()
+        .into_iter()
+        .all(|id| sim.node(id).applied == last)
+}
+
+#[test]
+fn a_single_member_leads_at_once() {
+    let mut sim = Sim::new(1, 1);
+    sim.tick();
+    assert_eq!(sim.leader(), Some(1));
+    append_all(&mut sim, 0..3);
+    sim.crash(1);
+    sim.start(1);
+    sim.run(3);
+    assert_eq!(sim.leader(), Some(1));
+    assert_eq!(sim.seats[&1].machine.read().payloads.len(), 3);
+}
+
+#[test]
+fn a_member_that_was_cut_off_comes_back_without_unseating_the_leader() {
+    for seed in 0..10 {
+        let mut sim = Sim::new(seed, 3);
+        let leader = sim.wait_leader();
+        let away = leader % 3 + 1;
+        let third = away % 3 + 1;
+        sim.cut.extend([(away, leader), (away, third)]);
+        let term = sim.node(leader).raw.raft.term;
+        for _ in 0..20 {
+            let _ = append(&mut sim, leader, "x");
+            sim.run(10);
+        }
+        assert_eq!(
+            sim.node(away).raw.raft.term,
+            term,
+            "seed {seed}: its term did not grow"
+        );
+        sim.cut.clear();
+        sim.run_until("everybody has everything", 100, converged);
+        assert_eq!(sim.leader(), Some(leader), "seed {seed}");
+        assert_eq!(sim.node(leader).raw.raft.term, term, "seed {seed}");
+    }
+}
+
+#[test]
+fn d26_a_leader_that_lost_its_followers_tells_who_waits() {
+    let mut sim = Sim::new(3, 3);
+    let leader = sim.wait_leader();
+    let others = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    sim.cut.extend(others.map(|other| (leader, other)));
+    let mut outcomes: Vec<Outcome> = (0..50)
+        .map(|n| append(&mut sim, leader, &format!("p{n}")))
+        .collect();
+    let (reply, mut read) = oneshot::channel();
+    sim.node(leader).read_barrier(reply);
+    sim.run(40);
+    for outcome in &mut outcomes {
+        assert_eq!(
+            outcome.try_recv().unwrap(),
+            Err(AppendError::LostLeadership)
+        );
+    }
+    assert!(matches!(
+        read.try_recv().unwrap(),
+        Err(ReadError::NotLeader { .. })
+    ));
+    let mut late = append(&mut sim, leader, "late");
+    assert!(matches!(
+        late.try_recv().unwrap(),
+        Err(AppendError::NotLeader { .. })
+    ));
+}
+
+#[test]
+fn too_many_appends_are_refused_as_such() {
+    let mut sim = Sim::new(4, 3);
+    let leader = sim.wait_leader();
+    let others = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    sim.cut.extend(others.map(|other| (leader, other)));
+    let mut outcomes: Vec<Outcome> = (0..65).map(|_| append(&mut sim, leader, "x")).collect();
+    assert_eq!(
+        outcomes.pop().unwrap().try_recv().unwrap(),
+        Err(AppendError::Full)
+    );
+}
+
+#[test]
+fn f10_a_member_far_behind_gets_a_snapshot_also_when_snapshots_are_lost() {
+    for seed in 0..5 {
+        let mut sim = Sim::new(seed, 3);
+        let leader = sim.wait_leader();
+        let behind = leader % 3 + 1;
+        sim.crash(behind);
+        append_all(&mut sim, 0..40);
+        sim.run(25);
+        append_all(&mut sim, 40..45);
+        sim.run(25);
+        sim.weather = Weather {
+            drop: 400,
+            max_delay: 3,
+            double: 100,
+        };
+        sim.start(behind);
+        sim.run(200);
+        sim.weather = Weather {
+            max_delay: 2,
+            ..Weather::default()
+        };
+        sim.run_until("everybody has everything", 200, converged);
+        assert!(
+            sim.snapshots_sent > 0,
+            "seed {seed}: the log still reached back"
+        );
+        assert_eq!(sim.seats[&behind].machine.read().payloads.len(), 45);
+        sim.crash(behind);
+        sim.start(behind);
+        assert_eq!(
+            sim.node(behind).store.range().1,
+            sim.node(behind).raw.raft.raft_log.last_index()
+        );
+    }
+}
+
+#[test]
+fn f12_f13_members_are_added_promoted_and_removed_across_crashes() {
+    let mut sim = Sim::new(7, 3);
+    append_all(&mut sim, 0..40);
+    sim.run(30);
+    let first: BTreeMap<u64, Member> = (1..=3).map(|id| (id, member(id))).collect();
+    sim.seat(4, first);
+    let leader = sim.wait_leader();
+    change(
+        &mut sim,
+        leader,
+        vec![MemberStep::AddLearner {
+            id: 4,
+            member: member(4),
+        }],
+    );
+    sim.run_until("the learner has everything", 200, converged);
+    assert_eq!(sim.node(4).metadata().role, Role::Learner);
+    sim.crash(4);
+    sim.start(4);
+    sim.run_until("the learner is back", 200, converged);
+
+    let leader = sim.wait_leader();
+    let gone = leader % 3 + 1;
+    let steps = vec![
+        MemberStep::AddVoter {
+            id: 4,
+            member: member(4),
+        },
+        MemberStep::Remove { id: gone },
+    ];
+    change(&mut sim, leader, steps);
+    sim.run_until("out of the joint configuration", 100, |sim| {
+        let prs = sim.node(leader).raw.raft.prs();
+        prs.conf().voters().ids().iter().count() == 3
+    });
+    sim.crash(gone);
+    for id in sim.running() {
+        sim.crash(id);
+        sim.start(id);
+    }
+    append_all(&mut sim, 40..45);
+    sim.run_until("everybody has everything", 200, converged);
+    let expected: BTreeSet<u64> = (1..=4).filter(|id| *id != gone).collect();
+    for id in sim.running() {
+        let node = sim.node(id);
+        let voters: BTreeSet<u64> = node.raw.raft.prs().conf().voters().ids().iter().collect();
+        assert_eq!(voters, expected, "member {id}");
+        assert_eq!(
+            node.members.keys().copied().collect::<BTreeSet<_>>(),
+            expected
+        );
+    }
+}
+
+#[test]
+fn f20_a_member_that_lost_its_disk_is_refused_and_nobody_stops() {
+    let mut sim = Sim::new(8, 3);
+    let leader = sim.wait_leader();
+    append_all(&mut sim, 0..5);
+    sim.run(30);
+    let wiped = leader % 3 + 1;
+    sim.crash(wiped);
+    sim.seat(wiped, (1..=3).map(|id| (id, member(id))).collect());
+    sim.run(100);
+    assert_eq!(sim.running().len(), 3);
+    assert_eq!(sim.leader(), Some(leader));
+    assert!(sim.node(leader).strangers.contains(&wiped));
+    assert_eq!(sim.seats[&wiped].machine.read().payloads.len(), 0);
+    append_all(&mut sim, 5..7);
+}
+
+#[test]
+fn f03_f19_after_a_failed_write_nothing_leaves_any_more() {
+    for writes in 0..12 {
+        let mut sim = Sim::new(9, 3);
+        let leader = sim.wait_leader();
+        let follower = leader % 3 + 1;
+        sim.seats[&follower].disk.fail_after(writes);
+        let _ = append(&mut sim, leader, "x");
+        // What leaves is checked against the disk by the simulation.
+        sim.run(10);
+        if sim.seats[&follower].node.is_none() {
+            sim.start(follower);
+        }
+        sim.seats[&follower].disk.fail_after(u64::MAX);
+        append_all(&mut sim, 0..2);
+        sim.run_until("everybody has everything", 200, converged);
+    }
+}
+
+/// One random life of a group.
+struct Life {
+    sim: Sim,
+    rng: Rng,
+    next_payload: u64,
+    open: Vec<(String, Outcome)>,
+    reads: Vec<(u64, u64, oneshot::Receiver<Result<(), ReadError>>)>,
+    /// Acknowledged payloads by index.
+    acked: BTreeMap<u64, String>,
+    reads_done: u64,
+}
+
+impl Life {
+    fn step(&mut self) {
+        let ids: Vec<u64> = self.sim.seats.keys().copied().collect();
+        let any = ids[self.rng.index(ids.len())];
+        let other = ids[self.rng.index(ids.len())];
+        let is_up = self.sim.seats[&any].node.is_some();
+        match self.rng.below(100) {
+            0..30 if is_up => self.append(any),
+            30..36 if is_up => self.read(any),
+            36..38 if is_up => self.sim.crash(any),
+            38 if is_up => self.sim.seats[&any].disk.fail_after(self.rng.below(40)),
+            36..48 if !is_up => self.sim.start(any),
+            48 | 49 => drop(self.sim.cut.insert((any, other))),
+            50..53 => self.sim.cut.clear(),
+            53 if is_up => self.sim.node(any).transfer_leader(other),
+            _ => self.sim.tick(),
+        }
+        self.collect();
+    }
+
+    fn append(&mut self, id: u64) {
+        self.next_payload += 1;
+        let payload = format!("p{}", self.next_payload);
+        let outcome = append(&mut self.sim, id, &payload);
+        self.open.push((payload, outcome));
+    }
+
+    fn read(&mut self, id: u64) {
+        let (reply, outcome) = oneshot::channel();
+        self.sim.node(id).read_barrier(reply);
+        let newest = self.acked.last_key_value().map_or(0, |(index, _)| *index);
+        self.reads.push((id, newest, outcome));
+        self.sim.turn(id);
+    }
+
+    fn collect(&mut self) {
+        let acked = &mut self.acked;
+        self.open
+            .retain_mut(|(payload, outcome)| match outcome.try_recv() {
+                Ok(Ok(appended)) => {
+                    assert!(acked.insert(appended.index, payload.clone()).is_none());
+                    false
+                }
+                Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => false,
+                Err(oneshot::error::TryRecvError::Empty) => true,
+            });
+        let (seats, done) = (&self.sim.seats, &mut self.reads_done);
+        self.reads
+            .retain_mut(|(id, newest, outcome)| match outcome.try_recv() {
+                Ok(Ok(())) => {
+                    let payloads = &seats[id].machine.read().payloads;
+                    let seen = payloads.last_key_value().map_or(0, |(index, _)| *index);
+                    assert!(
+                        seen >= *newest,
+                        "a read saw {seen}, {newest} was acknowledged before"
+                    );
+                    *done += 1;
+                    false
+                }
+                Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => false,
+                Err(oneshot::error::TryRecvError::Empty) => true,
+            });
+    }
+
+    fn heal_and_check(&mut self) {
+        self.sim.cut.clear();
+        self.sim.weather = Weather {
+            max_delay: 2,
+            ..Weather::default()
+        };
+        for (&id, seat) in &self.sim.seats {
+            seat.disk.fail_after(u64::MAX);
+            assert!(id > 0);
+        }
+        let down: Vec<u64> = self
+            .sim
+            .seats
+            .keys()
+            .copied()
+            .filter(|id| self.sim.seats[id].node.is_none())
+            .collect();
+        for id in down {
+            self.sim.start(id);
+        }
+        self.sim.run_until("healed", 400, converged);
+        self.sim.run(100);
+        self.collect();
+        assert!(
+            self.open.is_empty(),
+            "{} appends without an outcome",
+            self.open.len()
+        );
+        assert!(
+            self.reads.is_empty(),
+            "{} reads without an outcome",
+            self.reads.len()
+        );
+        let all: Vec<_> = self
+            .sim
+            .seats
+            .values()
+            .map(|seat| seat.machine.read().payloads.clone())
+            .collect();
+        for payloads in &all {
+            assert_eq!(payloads, &all[0]);
+            let once: BTreeSet<_> = payloads.values().collect();
+            assert_eq!(once.len(), payloads.len(), "a payload is there twice");
+        }
+        for (index, payload) in &self.acked {
+            assert_eq!(
+                all[0].get(index).map(Vec::as_slice),
+                Some(payload.as_bytes())
+            );
+        }
+    }
+}
+
+struct SaySeed(u64);
+
+impl Drop for SaySeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "failed with seed {}: EPOCHLOG_SEED={} runs it alone",
+                self.0, self.0
+            );
+        }
+    }
+}
+
+#[test]
+fn groups_of_three_and_five_keep_what_they_acknowledged() {
+    let only = std::env::var("EPOCHLOG_SEED")
+        .ok()
+        .and_then(|text| text.parse::<u64>().ok());
+    let seeds = only.map_or(0..seed_count(), |seed| seed..seed + 1);
+    let (mut acked, mut reads) = (0, 0);
+    for seed in seeds {
+        let _say = SaySeed(seed);
+        let mut rng = Rng::new(seed ^ 0x5eed);
+        let mut sim = Sim::new(seed, if rng.chance(300) { 5 } else { 3 });
+        sim.weather = Weather {
+            drop: rng.below(150),
+            double: rng.below(100),
+            max_delay: 1 + rng.below(4),
+        };
+        let mut life = Life {
+            sim,
+            rng,
+            next_payload: 0,
+            open: Vec::new(),
+            reads: Vec::new(),
+            acked: BTreeMap::new(),
+            reads_done: 0,
+        };
+        for _ in 0..1000 {
+            life.step();
+        }
+        life.heal_and_check();
+        acked += life.acked.len();
+        reads += life.reads_done;
+    }
+    assert!(
+        acked > 0 && (only.is_some() || reads > 0),
+        "{acked} appends, {reads} reads"
+    );
+    eprintln!("{acked} appends acknowledged, {reads} reads done");
+}
