@@ -222,6 +222,9 @@ impl Decider {
         if let Some(id) = broker_id {
             self.wait_for_heartbeat(broker, id).await;
         }
+        if !designate {
+            self.wait_for_history(broker)?;
+        }
         let command = self.election(broker, broker_id, designate, None);
         let answer = self.propose(&command).await?;
         self.elected(&answer);
@@ -265,6 +268,29 @@ impl Decider {
         if self.settings.lock().notify_broker_role_changed {
             self.notifier.start(self, broker, *master_epoch);
         }
+    }
+
+    /// A set that never had a master here, but whose brokers report epochs: the controllers lost
+    /// their data. Whoever asks first need not be who holds most, so the others get the time to be
+    /// heard of.
+    fn wait_for_history(&self, broker: &str) -> Result<(), Refusal> {
+        let is_first = self.state(|state| {
+            state
+                .group(broker)
+                .is_some_and(|group| group.master_epoch == 0)
+        });
+        let has_history = || self.reports(broker).values().any(|report| report.epoch > 0);
+        let is_early = || !self.liveness(|liveness, now| liveness.grace_is_over(now));
+        if is_first && has_history() && is_early() {
+            return Err(Refusal::new(
+                Code::ElectMasterFailed,
+                format!(
+                    "the brokers of set {broker} report epochs that were never decided here: asking                      again is granted when all had {} ms to be heard of",
+                    self.config.grace_ms
+                ),
+            ));
+        }
+        Ok(())
     }
 
     /// A broker's heartbeat and its request for an election may be handled in either order.

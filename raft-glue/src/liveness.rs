@@ -323,7 +323,9 @@ impl Liveness {
         beat.connection.is_some() && now_ms.saturating_sub(last) <= beat.timeout_ms
     }
 
-    fn grace_is_over(&self, now_ms: u64) -> bool {
+    /// Has this controller led for long enough to have heard of every live broker?
+    #[must_use]
+    pub fn grace_is_over(&self, now_ms: u64) -> bool {
         self.leader_since_ms.is_some_and(|since| {
             now_ms.saturating_sub(since.max(self.awake_since_ms)) >= self.grace_ms
         })

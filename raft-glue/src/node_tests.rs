@@ -8,6 +8,8 @@ use crate::ledger::Appended;
 
 type Outcome = oneshot::Receiver<Result<Appended<usize>, AppendError>>;
 
+type ReadOutcome = oneshot::Receiver<Result<(), ReadError>>;
+
 /// Seeds of one run; more by `EPOCHLOG_SEEDS`.
 fn seed_count() -> u64 {
     std::env::var("EPOCHLOG_SEEDS")
@@ -89,7 +91,7 @@ fn a_member_that_was_cut_off_comes_back_without_unseating_the_leader() {
         sim.cut.extend([(away, leader), (away, third)]);
         let term = sim.node(leader).raw.raft.term;
         for _ in 0..20 {
-            let _ = append(&mut sim, leader, "x");
+            drop(append(&mut sim, leader, "x"));
             sim.run(10);
         }
         assert_eq!(
@@ -262,7 +264,7 @@ fn f03_f19_after_a_failed_write_nothing_leaves_any_more() {
         let leader = sim.wait_leader();
         let follower = leader % 3 + 1;
         sim.seats[&follower].disk.fail_after(writes);
-        let _ = append(&mut sim, leader, "x");
+        drop(append(&mut sim, leader, "x"));
         // What leaves is checked against the disk by the simulation.
         sim.run(10);
         if sim.seats[&follower].node.is_none() {
@@ -280,7 +282,8 @@ struct Life {
     rng: Rng,
     next_payload: u64,
     open: Vec<(String, Outcome)>,
-    reads: Vec<(u64, u64, oneshot::Receiver<Result<(), ReadError>>)>,
+    /// Who reads, the newest index acknowledged before, and the outcome.
+    reads: Vec<(u64, u64, ReadOutcome)>,
     /// Acknowledged payloads by index.
     acked: BTreeMap<u64, String>,
     reads_done: u64,

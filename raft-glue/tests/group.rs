@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use common::{Broker, Group, SET, brokers, wait};
 use epochlog_raft_glue::remoting::{
-    GetMetadataResponse, GetReplicaInfoRequest, NotifyRoleChangedRequest, RemotingCommand,
-    request_code,
+    ElectMasterResponse, GetMetadataResponse, GetReplicaInfoRequest, NotifyRoleChangedRequest,
+    RemotingCommand, request_code,
 };
 
 /// Sends heartbeats until the leader names another master than `old`.
@@ -216,4 +216,33 @@ async fn b03_healthy_masters_stay_while_controllers_restart() {
         );
         group.start_one(leader).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn controllers_that_lost_their_data_take_up_above_what_the_brokers_hold() {
+    let group = Group::start_with(1, |config| config.grace_ms = 1_000).await;
+    group.wait_leader().await;
+    let to = group.leader_address();
+    let (mut one, mut two) = (Broker::new(1).await, Broker::new(2).await);
+    for (broker, end) in [(&mut one, 500), (&mut two, 900)] {
+        broker.heartbeat.epoch = Some(7);
+        broker.heartbeat.max_offset = Some(end);
+    }
+    one.join(&group).await;
+    let early = one.elect(&to, Some(1), false).await;
+    assert_eq!(
+        early.code, 2012,
+        "the other may hold more: {:?}",
+        early.remark
+    );
+    two.join(&group).await;
+    let master = wait("a master", || async {
+        one.beat(&to).await;
+        two.beat(&to).await;
+        let answer = one.elect(&to, Some(1), false).await;
+        let header: ElectMasterResponse = answer.header().ok()?;
+        (answer.code == 0).then_some((header.master_broker_id?, header.master_epoch?))
+    })
+    .await;
+    assert_eq!(master, (2, 8));
 }
