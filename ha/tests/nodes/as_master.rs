@@ -199,6 +199,48 @@ fn nonsense_on_the_port_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
+fn a_slave_that_reconnects_before_its_older_connection_ended_still_counts() {
+    let a = Node::new(1, KIND);
+    a.lead(1, &[1, 2]);
+    a.write(b"first", AckPolicy::Local);
+    let end = a.store.end_offset();
+    let mut older = FakeSlave::joined(a.ha.listen_addr(), 2);
+    older.report(0);
+    older.read_to(end);
+    let mut newer = FakeSlave::joined(a.ha.listen_addr(), 2);
+    // It has these bytes from this master, over the older connection.
+    newer.report(end);
+    older.expect_end();
+    let put = acked(a.write(b"second", AckPolicy::Local));
+    newer.read_to(put.end);
+    newer.report(put.end);
+    wait_until(
+        || "confirm follows".to_owned(),
+        || a.store.confirm_offset() == put.end,
+    );
+}
+
+#[test]
+fn a08_an_equal_start_drops_connections_and_another_keeps_them() {
+    let a = Node::new(1, KIND);
+    a.lead(1, &[1]);
+    let end = acked(a.write(b"first", AckPolicy::Local)).end;
+    let mut slave = FakeSlave::joined(a.ha.listen_addr(), 2);
+    slave.report(end);
+    a.lead(2, &[1]);
+    let end = acked(a.write(b"second", AckPolicy::Local)).end;
+    slave.read_to(end);
+    a.lead(3, &[1]);
+    let end = acked(a.write(b"third", AckPolicy::Local)).end;
+    slave.read_to(end);
+    a.lead(4, &[1]);
+    slave.quiet_for(Duration::from_millis(50));
+    // Nothing was written in epoch 4: a Java slave would refuse the label of epoch 5.
+    a.lead(5, &[1]);
+    slave.expect_end();
+}
+
+#[test]
 fn peers_that_are_not_allowed_are_turned_away() {
     let a = Node::tuned(1, KIND, |config| {
         config.allowed_peers = vec!["10.0.0.1".parse().unwrap()];

@@ -29,6 +29,8 @@ fn open(dir: &TempDir) -> Arc<Store> {
     let mut config = StoreConfig::new(dir.path());
     config.segment_size = SEGMENT;
     config.prefault_ahead_bytes = SEGMENT;
+    // What is flushed is flushed because somebody asked.
+    config.flush_interval_ms = 60_000;
     Arc::new(Store::open(config).unwrap())
 }
 

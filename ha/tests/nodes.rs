@@ -1,12 +1,18 @@
-//! Nodes that replicate over sockets on the loopback address, on real stores; see
-//! `replication/stories.rs` for what they do.
+//! Nodes on real stores that replicate over sockets of the loopback address: what two and three of
+//! them do together, and what one does with peers that are slow, confused or hostile.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-#[path = "replication/bed.rs"]
+#[path = "nodes/as_master.rs"]
+mod as_master;
+#[path = "nodes/as_slave.rs"]
+mod as_slave;
+#[path = "nodes/bed.rs"]
 mod bed;
-#[path = "replication/link.rs"]
+#[path = "nodes/fakes.rs"]
+mod fakes;
+#[path = "nodes/link.rs"]
 mod link;
-#[path = "replication/stories.rs"]
+#[path = "nodes/stories.rs"]
 mod stories;
 
 macro_rules! told_for_each_transport {
