@@ -38,9 +38,6 @@ use parking_lot::Mutex;
 use crate::acks::UnknownReason;
 use crate::error::Error;
 use crate::sync_state::SyncStateSet;
-use crate::transport::{
-    OpenError, StdTransport, TokioUringTransport, TransportConfig, TransportKind,
-};
 use clock::now_ms;
 use fanout::{Fanout, MasterTransport};
 use flusher::Flusher;
@@ -80,7 +77,9 @@ impl HaService {
     pub fn start(store: Arc<Store>, config: HaConfig) -> Result<Self, Error> {
         config.check()?;
         let mut fanout: MasterTransport = config.transport.open(config.transport_config.clone())?;
-        let follower = open_slave(config.slave_transport, config.transport_config.clone())?;
+        let follower: SlaveTransport = config
+            .slave_transport
+            .open(config.transport_config.clone())?;
         let addr = config.listen;
         let listen_addr = fanout
             .listen(addr)
@@ -203,7 +202,12 @@ impl HaService {
         };
         let (appended, end) = match append(&core.store) {
             Ok(done) => done,
-            Err(error) => return on_done(Outcome::Refused(Refused::Store(error))),
+            Err(error) => {
+                if matches!(error, epochlog_engine::Error::Failed { .. }) {
+                    core.log_failed();
+                }
+                return on_done(Outcome::Refused(Refused::Store(error)));
+            }
         };
         let token: Token = Box::new(move |ended| on_done(Outcome::of(appended, ended)));
         let (placed, over) = core
@@ -264,7 +268,7 @@ impl HaService {
         let (transport, connections) = connections.unwrap_or(("none", Vec::new()));
         let client = core.follower.ask(follower::Order::Info).unwrap_or(None);
         HaRuntimeInfo {
-            role: *core.role.lock(),
+            role: core.role_now(),
             master_commit_log_max_offset: core.store.end_offset(),
             confirm_offset: core.store.confirm_offset(),
             in_sync_slave_nums: connections.iter().filter(|it| it.in_sync).count(),
@@ -310,31 +314,26 @@ impl Core {
         Ok(())
     }
 
-    /// The log takes no syncs any more: nothing is acknowledged from now on.
+    /// The role; a master whose log failed is none any more.
+    fn role_now(&self) -> RoleInfo {
+        match *self.role.lock() {
+            RoleInfo::Master { .. } if !self.terms.serves() => RoleInfo::Fenced,
+            role => role,
+        }
+    }
+
+    /// The log takes no syncs any more: nothing is acknowledged from now on, and slaves look for
+    /// another master. Waits for nobody, for it is also called where the log is written.
     fn log_failed(&self) {
         self.store.fence();
         self.terms.end(UnknownReason::LogFailed);
-        self.fanout.wake();
+        let (done, _) = crossbeam::channel::bounded(1);
+        self.fanout.post(fanout::Order::Reset(done));
     }
 
     /// The master's thread has ended: slaves cannot be served, acks cannot come in.
     fn lost_thread(&self) {
         self.store.fence();
         self.terms.end(UnknownReason::ShutDown);
-    }
-}
-
-/// The slave's transport: tokio-uring unless told otherwise, ordinary sockets where the ring is
-/// refused.
-fn open_slave(kind: TransportKind, config: TransportConfig) -> Result<SlaveTransport, OpenError> {
-    if kind != TransportKind::Auto {
-        return kind.open(config);
-    }
-    match TokioUringTransport::new(config.clone()) {
-        Ok(transport) => Ok(Box::new(transport)),
-        Err(refused) => {
-            tracing::warn!(%refused, "following a master over ordinary sockets");
-            Ok(Box::new(StdTransport::new(config)?))
-        }
     }
 }

@@ -20,6 +20,9 @@ macro_rules! told_for_each_transport {
         mod over_the_ring {
             $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::Uring); })*
         }
+        mod over_tokio_uring {
+            $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::TokioUring); })*
+        }
         mod over_plain_sockets {
             $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::Std); })*
         }

@@ -52,7 +52,7 @@ pub struct HaConfig {
     pub reconnect_max_ms: u64,
     /// What carries the master's frames. Default: the raw ring, or `std` where it is refused.
     pub transport: TransportKind,
-    /// What carries the slave's connection. Default: tokio-uring, or `std` where it is refused.
+    /// What carries the slave's connection. Default: the raw ring, or `std` where it is refused.
     pub slave_transport: TransportKind,
     /// Limits of both transports.
     pub transport_config: TransportConfig,

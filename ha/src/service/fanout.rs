@@ -74,8 +74,11 @@ impl Fanout {
     /// The body of the thread.
     pub(super) fn run(mut self) {
         let mut events = Vec::new();
-        while !self.stopping {
+        loop {
             self.orders();
+            if self.stopping {
+                return;
+            }
             let now = now_ms();
             let due = self.pump(now);
             let due = self.core.terms.settle_and_plan(&self.core.store, now, due);

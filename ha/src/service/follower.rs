@@ -108,8 +108,11 @@ impl Follower {
     /// The body of the thread.
     pub(super) fn run(mut self) {
         let mut events = Vec::new();
-        while !self.ending {
+        loop {
             self.orders();
+            if self.ending {
+                return self.finish();
+            }
             self.act();
             let now = now_ms();
             let due = self
@@ -130,7 +133,6 @@ impl Follower {
                 following.machine.tick(now_ms());
             }
         }
-        self.finish();
     }
 
     fn orders(&mut self) {

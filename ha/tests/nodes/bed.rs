@@ -50,10 +50,7 @@ fn copy_folder(from: &Path, to: &Path) {
 fn serve(id: u64, kind: TransportKind, tune: fn(&mut HaConfig), store: &Arc<Store>) -> HaService {
     let mut config = HaConfig::on_loopback(id);
     config.transport = kind;
-    config.slave_transport = match kind {
-        TransportKind::Uring => TransportKind::TokioUring,
-        other => other,
-    };
+    config.slave_transport = kind;
     config.reconnect_min_ms = 10;
     config.reconnect_max_ms = 100;
     tune(&mut config);
