@@ -1,5 +1,4 @@
-//! Apache RocketMQ reads what we wrote. Needs a JVM and Maven, so every test here is ignored unless asked
-//! for: `.ci/interop` builds the Java side (`fixtures/rocketmq-peer`) and runs them.
+//! Apache RocketMQ reads the stores we write, and we read what it makes of them.
 //!
 //! The Java side opens a copy of a folder as a starting broker does, with its own recovery, walks the
 //! log with its own validator and decoder, and writes down what it read.
@@ -8,13 +7,12 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 
 use epochlog_engine::{EpochEntry, Message, PropertiesBuilder, Record, Store, StoreConfig};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-const SEGMENT_SIZE: u64 = 64 * 1024;
+use crate::{SEGMENT_SIZE, java};
 
 /// First line of what Java read.
 #[derive(Debug, Deserialize, PartialEq)]
@@ -72,28 +70,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn run_peer(dir: &Path, command: &str, more: &[&str]) {
-    let peer = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/rocketmq-peer/peer");
-    let output = Command::new(peer)
-        .arg(command)
-        .arg("--dir")
-        .arg(dir)
-        .args(["--segment-size", &SEGMENT_SIZE.to_string()])
-        .args(more)
-        .output()
-        .expect("the Java side starts");
-    assert!(
-        output.status.success(),
-        "rocketmq-peer {command}: {}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 /// Java's reading of a folder.
 fn read_by_java(dir: &Path) -> (Head, Vec<Line>) {
     let out = tempfile::NamedTempFile::new().expect("a temporary file");
-    run_peer(dir, "read", &["--out", &out.path().to_string_lossy()]);
+    java::run(dir, "read", &["--out", &out.path().to_string_lossy()]);
     let text = fs::read_to_string(out.path()).expect("what Java wrote");
     let mut lines = text.lines();
     let head = serde_json::from_str(lines.next().expect("a head line")).expect("a head");
@@ -279,7 +259,7 @@ fn a_store_goes_from_java_to_us_and_back() {
         "--seed",
         "5",
     ];
-    run_peer(dir.path(), "write", &java);
+    java::run(dir.path(), "write", &java);
     let store = open(dir.path());
     let before = read_by_us(&store).1;
     store.promote(3).expect("a newer epoch");
@@ -298,7 +278,7 @@ fn a_store_goes_from_java_to_us_and_back() {
         "6",
         "--append",
     ];
-    run_peer(dir.path(), "write", &java);
+    java::run(dir.path(), "write", &java);
     let (head, lines) = read_by_us(&open(dir.path()));
     assert_eq!(lines.len(), after.len() + 50);
     assert_eq!(lines[..after.len()], after);
