@@ -171,10 +171,12 @@ fn split(layout: Layout, scanned: Scanned) -> Findings {
 }
 
 /// The changes an open makes: `dirty` is durable before anything else, and what the scan read is
-/// durable before `flushed` says so.
+/// durable before `flushed` says so. `held_past_end`: views of an earlier open in this process reach
+/// past the end, so the file there is replaced, not edited.
 pub(crate) fn open_steps(
     findings: &Findings,
     process: u32,
+    held_past_end: bool,
     dirty: State,
     flushed: State,
 ) -> Vec<Step> {
@@ -199,13 +201,14 @@ pub(crate) fn open_steps(
         let end = findings.end;
         for segment in &findings.segments {
             let (base, limit) = (segment.base, segment.base + size);
-            if failed && limit > durable_to && base < end {
-                // After a failed sync the page cache may claim to be clean: only a copy is sure.
+            let holds_end = (base..limit).contains(&end);
+            // After a failed sync the page cache may claim to be clean: only a copy is sure.
+            if failed && limit > durable_to && base < end || holds_end && held_past_end {
                 segment_steps.push(SegmentStep::Rewrite {
                     base,
                     end: end.min(limit),
                 });
-            } else if (base..limit).contains(&end) {
+            } else if holds_end {
                 segment_steps.push(SegmentStep::Erase { at: end });
             }
         }

@@ -4,8 +4,9 @@
 //! to the one [`Writer`]. A view never reaches past the published end of the moment it was made. The
 //! published end moves down only through [`Writer::retract`], which retires the writer for good when
 //! a view still reaches past the new end: such a region is read, never written again, and its
-//! owner puts a fresh file in its place. How far views reach is kept exactly: making one costs a lock
-//! that appends never take; parts of it and clones cost none.
+//! owner puts a fresh file in its place. How far views reach is kept exactly, and for each file of this
+//! process once, however often it is mapped: a view outlives the store it was made by. Making one costs
+//! a lock that appends never take; parts of it and clones cost none.
 //!
 //! This file holds no policy: what is written where is decided by its callers.
 #![expect(
@@ -18,9 +19,10 @@ use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
+use std::os::unix::fs::MetadataExt;
 use std::slice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use parking_lot::Mutex;
@@ -60,12 +62,71 @@ unsafe impl Backing for Mapped {
     }
 }
 
+/// How far the living views of one file reach.
+struct Reaches {
+    /// Device and inode.
+    file: Option<(u64, u64)>,
+    /// Their ends, each with how many have it.
+    ends: Mutex<BTreeMap<usize, usize>>,
+}
+
+/// The files of this process that are mapped.
+static MAPPED: Mutex<BTreeMap<(u64, u64), Weak<Reaches>>> = Mutex::new(BTreeMap::new());
+
+impl Reaches {
+    #[cfg(test)]
+    fn of_nothing_else() -> Arc<Self> {
+        Arc::new(Self {
+            file: None,
+            ends: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    fn of(file: &File) -> io::Result<Arc<Self>> {
+        let metadata = file.metadata()?;
+        // A mapping keeps its inode from being used again, so the number stands for one file.
+        let id = (metadata.dev(), metadata.ino());
+        let mut mapped = MAPPED.lock();
+        if let Some(reaches) = mapped.get(&id).and_then(Weak::upgrade) {
+            return Ok(reaches);
+        }
+        let reaches = Arc::new(Self {
+            file: Some(id),
+            ends: Mutex::new(BTreeMap::new()),
+        });
+        mapped.insert(id, Arc::downgrade(&reaches));
+        Ok(reaches)
+    }
+
+    fn past(&self, end: usize) -> bool {
+        self.ends
+            .lock()
+            .last_key_value()
+            .is_some_and(|(reach, _)| *reach > end)
+    }
+}
+
+impl Drop for Reaches {
+    fn drop(&mut self) {
+        if let Some(id) = self.file {
+            let mut mapped = MAPPED.lock();
+            if mapped.get(&id).is_some_and(|it| it.strong_count() == 0) {
+                mapped.remove(&id);
+            }
+        }
+    }
+}
+
+/// Whether a view of `file`, of whatever mapping in this process, reaches past `end`.
+pub(crate) fn is_held_past(file: &File, end: usize) -> io::Result<bool> {
+    Ok(Reaches::of(file)?.past(end))
+}
+
 /// One file's bytes with the end up to which they are published.
 pub(crate) struct Region<B: Backing = Mapped> {
     backing: B,
     published: AtomicUsize,
-    /// Ends of the views that are alive, each with how many have it.
-    reaches: Mutex<BTreeMap<usize, usize>>,
+    reaches: Arc<Reaches>,
     /// A writer exists, or existed and was retired.
     claimed: AtomicBool,
     retired: AtomicBool,
@@ -77,13 +138,13 @@ impl Region<Mapped> {
     /// The file must hold `len` allocated bytes: a store to a page without a block is a SIGBUS.
     pub(crate) fn map(file: &File, len: usize, published: usize) -> io::Result<Arc<Self>> {
         let map = MmapOptions::new().len(len).map_raw(file)?;
-        Ok(Self::new(Mapped { map }, published))
+        Ok(Self::new(Mapped { map }, published, Reaches::of(file)?))
     }
 
     /// Maps the first `len` bytes of `file` for reading, all of them published.
     pub(crate) fn map_read_only(file: &File, len: usize) -> io::Result<Arc<Self>> {
         let map = MmapOptions::new().len(len).map_raw_read_only(file)?;
-        let region = Self::new(Mapped { map }, len);
+        let region = Self::new(Mapped { map }, len, Reaches::of(file)?);
         // Nobody may claim a writer over pages that fault on a store.
         region.claimed.store(true, Ordering::SeqCst);
         Ok(region)
@@ -91,12 +152,12 @@ impl Region<Mapped> {
 }
 
 impl<B: Backing> Region<B> {
-    pub(crate) fn new(backing: B, published: usize) -> Arc<Self> {
+    fn new(backing: B, published: usize, reaches: Arc<Reaches>) -> Arc<Self> {
         assert!(published <= backing.len(), "published end past the region");
         Arc::new(Self {
             backing,
             published: AtomicUsize::new(published),
-            reaches: Mutex::new(BTreeMap::new()),
+            reaches,
             claimed: AtomicBool::new(false),
             retired: AtomicBool::new(false),
         })
@@ -125,11 +186,11 @@ impl<B: Backing> Region<B> {
     /// `start` lies past that end.
     pub(crate) fn view(self: &Arc<Self>, start: usize, max_len: usize) -> Option<View<B>> {
         // The end is read under the lock, so a retraction either lowers it first or sees the reach.
-        let mut reaches = self.reaches.lock();
+        let mut ends = self.reaches.ends.lock();
         let end = start.saturating_add(max_len).min(self.published());
         let len = end.checked_sub(start)?;
-        *reaches.entry(end).or_insert(0) += 1;
-        drop(reaches);
+        *ends.entry(end).or_insert(0) += 1;
+        drop(ends);
         let hold = Arc::new(Hold {
             region: Arc::clone(self),
             end,
@@ -150,8 +211,8 @@ struct Hold<B: Backing> {
 
 impl<B: Backing> Drop for Hold<B> {
     fn drop(&mut self) {
-        let mut reaches = self.region.reaches.lock();
-        if let Entry::Occupied(mut count) = reaches.entry(self.end) {
+        let mut ends = self.region.reaches.ends.lock();
+        if let Entry::Occupied(mut count) = ends.entry(self.end) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();
@@ -255,13 +316,11 @@ impl<B: Backing> Writer<B> {
     /// `end`; otherwise the region is retired and never written again.
     pub(crate) fn retract(self, end: usize) -> Option<Self> {
         assert!(end <= self.published(), "a retraction only lowers the end");
-        let reaches = self.region.reaches.lock();
+        let ends = self.region.reaches.ends.lock();
         self.region.published.store(end, Ordering::Release);
-        let held = reaches
-            .last_key_value()
-            .is_some_and(|(reach, _)| *reach > end);
-        drop(reaches);
-        if held {
+        drop(ends);
+        // A view that is made from here on sees the new end.
+        if self.region.reaches.past(end) {
             self.region.retired.store(true, Ordering::SeqCst);
             return None;
         }
@@ -305,7 +364,8 @@ mod tests {
     }
 
     fn heap(len: usize) -> Arc<Region<Heap>> {
-        Region::new(Heap((0..len).map(|_| UnsafeCell::new(0)).collect()), 0)
+        let bytes = (0..len).map(|_| UnsafeCell::new(0)).collect();
+        Region::new(Heap(bytes), 0, Reaches::of_nothing_else())
     }
 
     fn write(writer: &mut Writer<Heap>, bytes: &[u8]) {
@@ -376,6 +436,22 @@ mod tests {
             writer.retract(6).is_none(),
             "a part holds on to as much as the whole"
         );
+    }
+
+    #[test]
+    fn views_of_another_mapping_of_the_file_count() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let first = Region::map(&file, 4096, 8).unwrap();
+        let held = first.view(0, 8).unwrap();
+        drop(first);
+        let second = Region::map(&file, 4096, 8).unwrap();
+        assert!(is_held_past(&file, 4).unwrap());
+        assert!(second.claim().unwrap().retract(4).is_none());
+        drop((held, second));
+        assert!(!is_held_past(&file, 4).unwrap());
+        let third = Region::map(&file, 4096, 8).unwrap();
+        assert!(third.claim().unwrap().retract(4).is_some());
     }
 
     #[test]

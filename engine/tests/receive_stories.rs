@@ -53,22 +53,19 @@ fn a_connection_lost_at_every_byte_leaves_whole_records_and_zeros() {
     let mut config = config(&path);
     config.segment_size = 512;
     let slave = Store::open(config.clone()).unwrap();
-    for cut in 0..=bytes.len() {
-        let mut receiver = slave.receive().unwrap();
-        receiver.adopt_epoch(first_epoch()).unwrap();
-        feed(&mut receiver, &bytes[..cut], usize::MAX);
-        assert_eq!(receiver.received_end(), cut as u64);
-        drop(receiver);
-        let whole = cut as u64 / 150 * 150;
-        assert_eq!(slave.end_offset(), whole, "cut at {cut}");
-        let file = fs::read(segment_path(&path, 0)).unwrap_or_else(|_| vec![0; 512]);
-        assert!(
-            file[usize::try_from(whole).unwrap()..]
-                .iter()
-                .all(|byte| *byte == 0),
-            "{cut}"
-        );
-        slave.truncate(0, epochs(&[]), "again").unwrap();
+    for start in [0, 150] {
+        for cut in 0..=150 {
+            let mut receiver = slave.receive().unwrap();
+            receiver.adopt_epoch(first_epoch()).unwrap();
+            feed(&mut receiver, &bytes[start..start + cut], usize::MAX);
+            assert_eq!(receiver.received_end(), (start + cut) as u64);
+            drop(receiver);
+            let whole = start + cut / 150 * 150;
+            assert_eq!(slave.end_offset(), whole as u64, "cut at {cut}");
+            let file = fs::read(segment_path(&path, 0)).unwrap_or_else(|_| vec![0; 512]);
+            assert!(file[..whole] == bytes[..whole], "cut at {cut}");
+            assert!(file[whole..].iter().all(|byte| *byte == 0), "cut at {cut}");
+        }
     }
 }
 
@@ -315,4 +312,21 @@ fn queue_offsets_follow_what_was_received() {
             .queue_offset,
         9
     );
+}
+
+#[test]
+fn a_folder_is_not_free_while_a_window_into_it_is_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut receiver = store.receive().unwrap();
+    receiver.adopt_epoch(first_epoch()).unwrap();
+    let window = receiver.window(100).unwrap();
+    drop(receiver);
+    drop(store);
+    assert!(matches!(
+        Store::open(config(dir.path())),
+        Err(Error::OpenInThisProcess { .. })
+    ));
+    drop(window);
+    open(dir.path());
 }

@@ -48,9 +48,15 @@ impl Store {
     #[doc(hidden)]
     pub fn abandon(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.log.lock_tail().refused = Some("the store is closed");
+        let mut tail = self.shared.log.lock_tail();
+        tail.refused = Some("the store is closed");
+        // Whoever has a window may still write into the file: the lock goes with the window then.
+        let writable = tail.pen_is_out();
+        drop(tail);
         self.stop_threads();
-        drop(self.shared.lock.lock().take());
+        if !writable {
+            drop(self.shared.lock.lock().take());
+        }
     }
 
     fn stop_threads(&self) {

@@ -18,7 +18,8 @@ use crate::flush::{Flush, Marked, flush_loop};
 use crate::folder::{Folder, SegmentFile};
 use crate::position::Offset;
 use crate::recovery::{Examination, Findings, Torn, examine, open_steps};
-use crate::segment::Segment;
+use crate::region::is_held_past;
+use crate::segment::{Segment, to_len};
 use crate::state_file::State;
 use crate::steps::{Files, run_steps};
 
@@ -74,7 +75,8 @@ impl Store {
         report(&folder, &findings);
         let mut files = Files::new(&folder);
         let (dirty, flushed) = states(&findings, boot_id);
-        let steps = open_steps(&findings, std::process::id(), dirty, flushed);
+        let held = held_past_end(&findings)?;
+        let steps = open_steps(&findings, std::process::id(), held, dirty, flushed);
         let hook = &config.stop_before;
         run_steps(&steps, &folder, findings.segment_size, &mut files, hook)?;
         let confirm = files.checkpoint()?.confirm_offset.cast_unsigned();
@@ -155,6 +157,16 @@ fn states(findings: &Findings, boot_id: [u8; 16]) -> (State, State) {
         ..dirty
     };
     (dirty, durable)
+}
+
+/// Whether a view that an earlier open in this process left reaches past the end.
+fn held_past_end(findings: &Findings) -> Result<bool, Error> {
+    let Some(last) = findings.segments.last() else {
+        return Ok(false);
+    };
+    let end = to_len(findings.end.saturating_sub(last.base));
+    let file = fs::File::open(&last.path).map_err(Error::io("open", &last.path))?;
+    is_held_past(&file, end).map_err(Error::io("look at", &last.path))
 }
 
 fn open_log(

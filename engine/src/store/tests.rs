@@ -16,6 +16,18 @@ use crate::store::{Store, StoreConfig};
 
 const SEGMENT: u64 = 4096;
 
+/// A folder in memory if there is one: a stop keeps what was done, synced or not, and file systems in
+/// memory refuse what disks can do, so both ways of erasing are tried.
+fn in_memory() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    }
+    .unwrap()
+}
+
 fn config(dir: &Path) -> StoreConfig {
     let mut config = StoreConfig::new(dir);
     config.segment_size = SEGMENT;

@@ -106,3 +106,37 @@ pub fn feed(receiver: &mut epochlog_engine::Receiver, mut bytes: &[u8], step: us
         receiver.publish().unwrap();
     }
 }
+
+/// A small generator of random numbers; the same seed gives the same numbers.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % limit as u64).unwrap()
+    }
+}
+
+/// The seeds to walk with: the one in EPOCHLOG_SEED, or `count` new ones.
+pub fn seeds(count: u64) -> Vec<u64> {
+    if let Ok(seed) = std::env::var("EPOCHLOG_SEED") {
+        return vec![seed.parse().expect("EPOCHLOG_SEED is a number")];
+    }
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let mut random = Random::new(now.as_nanos() as u64);
+    (0..count).map(|_| random.next()).collect()
+}

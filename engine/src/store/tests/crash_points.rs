@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::{SEGMENT, append, check_invariants, config, copy, epochs, image, message, open};
+use super::{
+    SEGMENT, append, check_invariants, config, copy, epochs, image, in_memory, message, open,
+};
 use crate::epoch_list::EpochList;
 use crate::error::Error;
 use crate::position::{EpochEntry, Offset};
@@ -23,7 +25,7 @@ fn sweep(
     check: impl Fn(&Path, &Store, bool),
 ) -> usize {
     for step in 0..MOST_STEPS {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         copy(template, dir.path());
         let hook = StopBefore::never();
         let mut config = config(dir.path());
@@ -62,7 +64,7 @@ fn template(dir: &Path) {
 
 #[test]
 fn a01_a_cut_stopped_anywhere_is_a_prefix_of_the_old_log_with_its_own_labels() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = in_memory();
     template(dir.path());
     let old = {
         let store = open(dir.path());
@@ -121,7 +123,7 @@ fn a01_a_cut_stopped_anywhere_is_a_prefix_of_the_old_log_with_its_own_labels() {
 
 #[test]
 fn a_promotion_stopped_anywhere_can_be_repeated() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = in_memory();
     template(dir.path());
     let end = 2 * SEGMENT + 4 * 1000 + 96 + 1000;
     let steps = sweep(
@@ -157,7 +159,7 @@ fn a_promotion_stopped_anywhere_can_be_repeated() {
 
 #[test]
 fn a_roll_stopped_anywhere_changes_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = in_memory();
     let store = open(dir.path());
     store.promote(1).unwrap();
     append(&store, 4, 1000, b'1');
@@ -186,7 +188,7 @@ fn a_roll_stopped_anywhere_changes_nothing() {
 
 #[test]
 fn beginning_elsewhere_stopped_anywhere_leaves_an_empty_log() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = in_memory();
     let store = open(dir.path());
     store.promote(1).unwrap();
     append(&store, 5, 1000, b'1');
@@ -238,7 +240,7 @@ fn wreck(dir: &Path) -> Offset {
 #[test]
 fn e13_e20_an_open_stopped_anywhere_and_repeated_gives_what_it_would_have() {
     for step in 0..MOST_STEPS {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let end = wreck(dir.path());
         let hook = StopBefore::never();
         hook.after(step);

@@ -1,0 +1,345 @@
+//! Random walks of a store beside a plain list of records: appends, batches, receives cut anywhere,
+//! cuts, flushes, promotions, clean stops and kills, in any order. `EPOCHLOG_SEED=n` walks one again.
+
+mod common;
+
+use std::path::Path;
+
+use common::{HOST, Random, SEGMENT, config, epochs, feed, seeds};
+use epochlog_engine::{
+    EncodeOptions, EpochEntry, Message, RecordView, Stamp, Store, encode_into, encoded_len,
+    write_filler,
+};
+
+const STEPS: usize = 80;
+
+/// What the log should be.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Model {
+    /// Start, body and queue of each record.
+    records: Vec<(u64, Vec<u8>, i32)>,
+    end: u64,
+    epochs: Vec<(u32, u64)>,
+    next_epoch: u32,
+}
+
+impl Model {
+    /// Where a unit of `len` bytes goes.
+    fn place(&self, len: u64) -> u64 {
+        let room = SEGMENT - self.end % SEGMENT;
+        if len + 8 > room {
+            self.end + room
+        } else {
+            self.end
+        }
+    }
+
+    /// Places where the log may be cut.
+    fn boundaries(&self) -> Vec<u64> {
+        let starts = self.records.iter().map(|record| record.0);
+        starts.chain([0, self.end]).collect()
+    }
+
+    fn cut(&mut self, to: u64) {
+        self.records.retain(|record| record.0 < to);
+        self.epochs
+            .retain(|entry| entry.1 < to || (entry.1 == to && to > 0));
+        self.end = to;
+    }
+
+    fn queue_offset(&self, queue: i32) -> i64 {
+        let count = self
+            .records
+            .iter()
+            .filter(|record| record.2 == queue)
+            .count();
+        i64::try_from(count).unwrap()
+    }
+}
+
+struct Walk<'a> {
+    dir: &'a Path,
+    random: Random,
+    model: Model,
+    store: Store,
+    master: bool,
+    views: Vec<(RecordView, Vec<u8>)>,
+    trace: Vec<String>,
+}
+
+fn message(body: &[u8], queue: i32) -> Message<'_> {
+    Message {
+        queue_id: queue,
+        ..Message::new("topic", body, HOST, 1)
+    }
+}
+
+impl<'a> Walk<'a> {
+    fn new(dir: &'a Path, seed: u64) -> Self {
+        let store = Store::open(config(dir)).unwrap();
+        let model = Model {
+            next_epoch: 1,
+            ..Model::default()
+        };
+        let random = Random::new(seed);
+        let (views, trace) = (Vec::new(), Vec::new());
+        Self {
+            dir,
+            random,
+            model,
+            store,
+            master: false,
+            views,
+            trace,
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(14) {
+            0..=3 => self.append(1),
+            4 => {
+                let count = 2 + self.random.below(3);
+                self.append(count);
+            }
+            5 | 6 => self.receive(),
+            7 | 8 => self.cut(),
+            9 => self.promote(),
+            10 => {
+                self.note("flush");
+                assert_eq!(self.store.flush().unwrap(), self.model.end);
+            }
+            11 => self.reopen(true),
+            12 => self.reopen(false),
+            _ => self.hold_a_view(),
+        }
+        self.check();
+    }
+
+    fn note(&mut self, what: impl Into<String>) {
+        self.trace.push(what.into());
+    }
+
+    fn body(&mut self) -> Vec<u8> {
+        let len = self.random.below(900);
+        let fill = b'a' + u8::try_from(self.random.below(26)).unwrap();
+        vec![fill; len]
+    }
+
+    fn promote(&mut self) {
+        let epoch = self.model.next_epoch;
+        self.note(format!("promote {epoch}"));
+        let entry = self.store.promote(epoch).unwrap();
+        assert_eq!(
+            entry,
+            EpochEntry {
+                epoch,
+                start: self.model.end
+            }
+        );
+        self.model.epochs.push((epoch, self.model.end));
+        self.model.next_epoch += 1;
+        self.master = true;
+    }
+
+    fn append(&mut self, count: usize) {
+        if !self.master {
+            self.promote();
+        }
+        let queue = i32::try_from(self.random.below(3)).unwrap();
+        let bodies: Vec<_> = (0..count).map(|_| self.body()).collect();
+        let batch: Vec<_> = bodies.iter().map(|body| message(body, queue)).collect();
+        let len: usize = batch
+            .iter()
+            .map(|it| encoded_len(it, EncodeOptions::default()).unwrap())
+            .sum();
+        self.note(format!("append {count} of {len} bytes"));
+        let appended = self.store.append_batch(&batch).unwrap();
+        let mut at = self.model.place(len as u64);
+        for (body, appended) in bodies.into_iter().zip(appended) {
+            assert_eq!(appended.offset, at);
+            assert_eq!(appended.queue_offset, self.model.queue_offset(queue));
+            at = appended.end;
+            self.model.records.push((appended.offset, body, queue));
+        }
+        self.model.end = at;
+    }
+
+    /// A new master's records arrive, the last one perhaps not whole.
+    fn receive(&mut self) {
+        self.store.fence();
+        self.master = false;
+        let epoch = self.model.next_epoch;
+        self.model.next_epoch += 1;
+        self.store.demote(epoch).unwrap();
+        let entry = EpochEntry {
+            epoch,
+            start: self.model.end,
+        };
+        self.model.epochs.push((epoch, self.model.end));
+        let mut bytes = Vec::new();
+        let from = self.model.end;
+        for _ in 0..1 + self.random.below(4) {
+            let (body, queue) = (self.body(), i32::try_from(self.random.below(3)).unwrap());
+            let message = message(&body, queue);
+            let len = encoded_len(&message, EncodeOptions::default()).unwrap();
+            let at = self.model.place(len as u64);
+            if at > self.model.end {
+                let filler = usize::try_from(at - self.model.end).unwrap();
+                bytes.resize(bytes.len() + filler, 0);
+                let start = bytes.len() - filler;
+                write_filler(&mut bytes[start..]);
+                self.model.end = at;
+            }
+            let start = bytes.len();
+            bytes.resize(start + len, 0);
+            let queue_offset = self.model.queue_offset(queue);
+            let stamp = Stamp {
+                queue_offset,
+                physical_offset: at,
+                store_timestamp_ms: 1,
+            };
+            encode_into(
+                &mut bytes[start..],
+                &message,
+                stamp,
+                EncodeOptions::default(),
+            )
+            .unwrap();
+            self.model.records.push((at, body, queue));
+            self.model.end = at + len as u64;
+        }
+        let lost = self.random.below(200).min(bytes.len());
+        let step = 1 + self.random.below(2000);
+        self.note(format!(
+            "receive {} of {} bytes by {step}",
+            bytes.len() - lost,
+            bytes.len()
+        ));
+        bytes.truncate(bytes.len() - lost);
+        if lost > 0 {
+            // Only what is whole counts, and a filler only with its last byte.
+            let end = from + bytes.len() as u64;
+            while let Some((at, body, queue)) = self.model.records.last() {
+                let len = encoded_len(&message(body, *queue), EncodeOptions::default()).unwrap();
+                if at + len as u64 <= end {
+                    break;
+                }
+                self.model.records.pop();
+            }
+            let last = self.model.records.last().filter(|it| it.0 >= from);
+            let whole = last.map_or(from, |(at, body, queue)| {
+                let len = encoded_len(&message(body, *queue), EncodeOptions::default()).unwrap();
+                at + len as u64
+            });
+            let limit = whole - whole % SEGMENT + SEGMENT;
+            self.model.end = if end >= limit && whole % SEGMENT > 0 {
+                limit
+            } else {
+                whole
+            };
+        }
+        let mut receiver = self.store.receive().unwrap();
+        receiver.adopt_epoch(entry).unwrap();
+        feed(&mut receiver, &bytes, step);
+        if self.random.below(2) == 0 {
+            receiver.finish().unwrap();
+        }
+    }
+
+    fn cut(&mut self) {
+        let boundaries = self.model.boundaries();
+        let to = boundaries[self.random.below(boundaries.len())];
+        self.note(format!("cut at {to}"));
+        self.store.fence();
+        self.master = false;
+        let end = self.model.end;
+        self.model.cut(to);
+        let done = self
+            .store
+            .truncate(to, epochs(&self.model.epochs), "walk")
+            .unwrap();
+        assert_eq!(done.cut_bytes, end - to);
+    }
+
+    fn reopen(&mut self, clean: bool) {
+        self.note(if clean {
+            "close and open"
+        } else {
+            "kill and open"
+        });
+        if clean {
+            self.store.close().unwrap();
+        } else {
+            self.store.abandon();
+        }
+        self.store = Store::open(config(self.dir)).unwrap();
+        assert_eq!(self.store.opened().clean, clean);
+        self.master = false;
+    }
+
+    fn hold_a_view(&mut self) {
+        self.note("hold a view");
+        self.views.truncate(3);
+        if let Some((at, body, _)) = self.model.records.last() {
+            self.views
+                .insert(0, (self.store.record(*at).unwrap(), body.clone()));
+        }
+    }
+
+    fn check(&mut self) {
+        assert_eq!(self.store.end_offset(), self.model.end);
+        assert_eq!(*self.store.epochs(), epochs(&self.model.epochs));
+        let found: Vec<_> = self
+            .store
+            .records(0..self.model.end)
+            .map(|view| {
+                let view = view.unwrap();
+                let record = view.record();
+                (
+                    record.physical_offset(),
+                    record.body().to_vec(),
+                    record.queue_id(),
+                )
+            })
+            .collect();
+        assert!(found == self.model.records, "the records differ");
+        for (view, body) in &self.views {
+            assert!(view.record().body() == body, "a view has changed");
+        }
+    }
+}
+
+/// Walks and answers what was done; on a panic the seed is told.
+fn walk(seed: u64, steps: usize) -> Vec<String> {
+    struct Tell(u64);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("walk again with EPOCHLOG_SEED={}", self.0);
+            }
+        }
+    }
+    let tell = Tell(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let mut walk = Walk::new(dir.path(), seed);
+    for _ in 0..steps {
+        walk.step();
+    }
+    drop(tell);
+    walk.trace
+}
+
+#[test]
+fn a_random_walk_is_what_the_model_says() {
+    for seed in seeds(6) {
+        eprintln!("seed {seed}");
+        walk(seed, STEPS);
+    }
+}
+
+#[test]
+fn a_seed_replays_its_walk() {
+    let first = walk(7, 25);
+    assert_eq!(walk(7, 25), first);
+    assert_ne!(walk(8, 25), first);
+}
