@@ -14,9 +14,13 @@
 //!
 //! Pure: time and randomness are arguments. RocketMQ: `AutoSwitchHAClient`.
 
+mod action;
+mod close;
 mod lookback;
 mod transfer;
 
+pub use action::SlaveAction;
+pub use close::SlaveClose;
 pub use lookback::Lookback;
 
 use std::collections::VecDeque;
@@ -25,7 +29,6 @@ use std::mem::take;
 use epochlog_engine::{EpochEntry, Offset};
 
 use crate::frame::{FrameError, FrameFromMaster, HandshakeAnswer, SlaveHandshake, TransferHeader};
-use crate::handshake::Refusal;
 use transfer::Transfer;
 
 /// Times and identity of a slave.
@@ -45,197 +48,6 @@ pub struct SlaveConnectionConfig {
     pub reconnect_max_ms: u64,
     /// Report what is on disk instead of what is published.
     pub report_flushed: bool,
-}
-
-/// Why a slave ends its connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SlaveClose {
-    /// Bytes that are no frame.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    /// The handshake's decision.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// A frame for another place than the end of this log.
-    #[error("a frame for offset {got:?} where {expected} was due")]
-    OffsetMismatch {
-        /// The frame's.
-        got: Option<Offset>,
-        /// The received end.
-        expected: Offset,
-    },
-    /// A body that does not fit into this log's segment.
-    #[error(
-        "a body of {len} bytes at {offset} crosses this log's segment of {segment_size} bytes: the \
-         master's mappedFileSizeCommitLog differs; make both equal and discard this replica's log \
-         with `epochlog repair resync`"
-    )]
-    SegmentSize {
-        /// Where the body belongs.
-        offset: Offset,
-        /// Its length.
-        len: u32,
-        /// This log's segment size.
-        segment_size: u64,
-    },
-    /// A body of an older epoch than the log's last.
-    #[error(
-        "a body of epoch {got} after epoch {last}: the master is not the one that wrote this log"
-    )]
-    EpochFell {
-        /// The frame's.
-        got: u32,
-        /// The log's last.
-        last: u32,
-    },
-    /// An epoch that cannot begin where the master says; a new handshake settles it.
-    #[error("epoch {} starts at {}, but this log has received up to {received_end}", entry.epoch, entry.start)]
-    EpochStart {
-        /// The master's entry.
-        entry: EpochEntry,
-        /// Where this log stands.
-        received_end: Offset,
-    },
-    /// An epoch ends inside a record.
-    #[error("epoch {} begins at {}, inside a record that starts at {published_end}", entry.epoch, entry.start)]
-    PartialRecord {
-        /// The entry.
-        entry: EpochEntry,
-        /// The end of the last whole record.
-        published_end: Offset,
-    },
-    /// Bytes below the consistent point differ from the master's.
-    #[error("this log differs from the master's below {point}, first in the record at {record:?}")]
-    Differs {
-        /// The point the epochs gave.
-        point: Offset,
-        /// The start of the first record that differs, if it was found.
-        record: Option<Offset>,
-    },
-    /// They differ all the way down.
-    #[error(
-        "this log differs from the master's from the start of the common epoch at {from}; discard \
-         this replica's log with `epochlog repair resync`"
-    )]
-    DiffersThroughout {
-        /// Where the comparison began.
-        from: Offset,
-    },
-    /// The master has more, and sends nothing: this log begins where it no longer has bytes.
-    #[error(
-        "the master's log reaches {master_end}, this one {end}, and nothing comes but heartbeats: \
-         the master no longer has the bytes that follow; discard this replica's log with \
-         `epochlog repair resync`"
-    )]
-    NotServed {
-        /// The master's end.
-        master_end: Offset,
-        /// This log's end.
-        end: Offset,
-    },
-    /// A new replica was sent bytes that do not begin a segment.
-    #[error(
-        "the first body is for offset {offset}, which is no segment start of {segment_size} bytes"
-    )]
-    StartsInsideSegment {
-        /// The frame's offset.
-        offset: Offset,
-        /// This log's segment size.
-        segment_size: u64,
-    },
-    /// The log cannot take what the master sends.
-    #[error("this log refuses: {why}")]
-    LogRefuses {
-        /// The engine's error.
-        why: String,
-        /// It will go on refusing until it is opened again.
-        terminal: bool,
-    },
-    /// Nothing was heard for too long.
-    #[error("nothing heard from the master for {silent_ms} ms")]
-    Silent {
-        /// For how long.
-        silent_ms: u64,
-    },
-}
-
-impl SlaveClose {
-    /// Whether trying again soon is pointless: an operator has to act first.
-    pub fn needs_operator(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused(_)
-                | Self::SegmentSize { .. }
-                | Self::StartsInsideSegment { .. }
-                | Self::NotServed { .. }
-                | Self::DiffersThroughout { .. }
-                | Self::LogRefuses { terminal: true, .. }
-        )
-    }
-
-    /// A short fixed word for metrics.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Frame(_) => "illegal-frame",
-            Self::Refused(refusal) => refusal.reason(),
-            Self::OffsetMismatch { .. } => "offset-mismatch",
-            Self::SegmentSize { .. } => "segment-size",
-            Self::EpochFell { .. } => "epoch-fell",
-            Self::EpochStart { .. } => "epoch-start",
-            Self::PartialRecord { .. } => "partial-record",
-            Self::Differs { .. } => "differs",
-            Self::DiffersThroughout { .. } => "differs-throughout",
-            Self::NotServed { .. } => "not-served",
-            Self::StartsInsideSegment { .. } => "starts-inside-segment",
-            Self::LogRefuses { .. } => "log-refuses",
-            Self::Silent { .. } => "silent",
-        }
-    }
-}
-
-/// What the loop does next. Actions are carried out in the order they are handed out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SlaveAction {
-    /// Connect to the master, then tell [`SlaveConnection::connected`] or
-    /// [`SlaveConnection::closed`].
-    Connect,
-    /// Send the handshake in one piece.
-    SendHandshake,
-    /// Decide, cut if need be, make the list durable; then tell [`SlaveConnection::decided`] or
-    /// [`SlaveConnection::failed`]. In durable mode the log is flushed before.
-    Decide {
-        /// What the master told.
-        answer: HandshakeAnswer,
-        /// From where the overlap check is to begin.
-        lookback: Lookback,
-    },
-    /// Send a report.
-    Report(Offset),
-    /// Take `len` bytes of body off the stream and compare them with the own log at `at`; then tell
-    /// [`SlaveConnection::compared`].
-    Compare {
-        /// Where in the own log.
-        at: Offset,
-        /// How many bytes.
-        len: u32,
-    },
-    /// Begin the (empty) log at this offset, under the master's entries up to it.
-    StartAt(Offset),
-    /// Make an epoch entry durable.
-    AdoptEpoch(EpochEntry),
-    /// Receive `len` bytes of body into the log at the received end and publish whole records;
-    /// then tell [`SlaveConnection::received`].
-    Receive {
-        /// How many bytes.
-        len: u32,
-    },
-    /// Raise the confirm offset, at most to the published end.
-    Confirm(Offset),
-    /// End the connection; then tell [`SlaveConnection::closed`].
-    Close(SlaveClose),
-    /// Cut the log at the first record that differs from the master's.
-    Cut(Offset),
 }
 
 /// What deciding ended in.

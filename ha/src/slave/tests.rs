@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::frame::SlaveIdentity;
+use crate::handshake::Refusal;
 
 const SEGMENT: u64 = 1000;
 

@@ -3,10 +3,12 @@
 use epochlog_engine::{EpochList, Offset};
 
 use super::super::Core;
-use super::{Following, JoinInfo, SlaveClose, log_refuses};
+use super::super::clock::now_ms;
+use super::super::runtime_info::JoinInfo;
+use super::following::{Following, log_refuses};
 use crate::frame::HandshakeAnswer;
 use crate::handshake::{Decision, MasterSide, SlaveSide, Why, decide};
-use crate::slave::{Joined, Lookback};
+use crate::slave::{Joined, Lookback, SlaveClose};
 
 impl Following {
     /// Carries out the handshake's decision. The cut and the list are durable on return.
@@ -68,7 +70,7 @@ impl Following {
         self.receiver = Some(store.receive().map_err(log_refuses)?);
         let joined = joined(&decision, lookback, core)?;
         self.overlap_from = joined.overlap_from.unwrap_or(decision.point);
-        self.machine.decided(joined, super::now_ms());
+        self.machine.decided(joined, now_ms());
         Ok(())
     }
 
@@ -85,7 +87,7 @@ impl Following {
             .zip(bytes)
             .position(|(own, master)| own != master);
         if differs.is_none() && own.len() == bytes.len() {
-            self.machine.compared(super::now_ms());
+            self.machine.compared(now_ms());
             return Ok(());
         }
         let first = at + differs.unwrap_or(own.len()) as u64;

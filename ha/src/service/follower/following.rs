@@ -1,0 +1,338 @@
+//! One attempt after the other to follow one master: the actions of the machine, carried out.
+
+use epochlog_engine::{EpochEntry, EpochList, Offset, ReceiveWindow, Receiver};
+
+use super::super::Core;
+use super::super::clock::{Rate, jitter, now_ms};
+use super::super::runtime_info::{ClientInfo, JoinInfo};
+use super::{SlaveTransport, Target};
+use crate::frame::{FrameFromSlave, MasterFrameDecoder};
+use crate::slave::{SlaveAction, SlaveClose, SlaveConnection};
+use crate::transport::{Close, CloseReason, ConnId, FrameBytes, RecvInto};
+
+/// Most bytes of a header or table asked for at once.
+const HEADER_LEN_MAX: usize = 64 << 10;
+
+/// What the outstanding receive, or the wait for the connection's end, is for.
+enum Busy {
+    No,
+    Header,
+    Body { len: u32 },
+    Compare { at: Offset },
+    Closing,
+}
+
+/// One attempt after the other to follow one master.
+pub(super) struct Following {
+    pub(super) target: Target,
+    pub(super) machine: SlaveConnection,
+    conn: Option<ConnId>,
+    decoder: MasterFrameDecoder,
+    pub(super) receiver: Option<Receiver>,
+    /// The master's list, as of the last handshake.
+    pub(super) master_epochs: EpochList,
+    pub(super) overlap_from: Offset,
+    busy: Busy,
+    sending: bool,
+    /// A report that waits for the send before it; only the newest counts.
+    unsent: Option<Offset>,
+    pub(super) last_join: Option<JoinInfo>,
+    pub(super) last_close: Option<SlaveClose>,
+    rate: Rate,
+    read_ms: Option<u64>,
+    write_ms: Option<u64>,
+}
+
+impl Following {
+    pub(super) fn new(core: &Core, target: Target) -> Self {
+        let config = core.config.slave(core.store.segment_size());
+        Self {
+            target,
+            machine: SlaveConnection::new(config, now_ms()),
+            conn: None,
+            decoder: MasterFrameDecoder::new(core.config.answer_form),
+            receiver: None,
+            master_epochs: EpochList::new(),
+            overlap_from: 0,
+            busy: Busy::No,
+            sending: false,
+            unsent: None,
+            last_join: None,
+            last_close: None,
+            rate: Rate::default(),
+            read_ms: None,
+            write_ms: None,
+        }
+    }
+
+    pub(super) fn conn(&self) -> Option<ConnId> {
+        self.conn
+    }
+
+    pub(super) fn next_due_ms(&self) -> u64 {
+        self.machine.next_due_ms()
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.machine.tick(now_ms());
+    }
+
+    pub(super) fn connected(&mut self) {
+        self.machine.connected(now_ms());
+    }
+
+    pub(super) fn flushed(&mut self, core: &Core) {
+        self.machine.flushed(core.store.flushed_offset(), now_ms());
+    }
+
+    /// Carries out actions until one has to be waited for.
+    pub(super) fn act(&mut self, core: &Core, transport: &mut SlaveTransport) {
+        while matches!(self.busy, Busy::No | Busy::Header) || self.machine.must_close() {
+            let Some(action) = self.machine.next_action(now_ms()) else {
+                break;
+            };
+            if let Err(reason) = self.perform(action, core, transport) {
+                self.machine.failed(reason);
+            }
+        }
+        self.ask_header(transport);
+    }
+
+    fn perform(
+        &mut self,
+        action: SlaveAction,
+        core: &Core,
+        transport: &mut SlaveTransport,
+    ) -> Result<(), SlaveClose> {
+        match action {
+            SlaveAction::Connect => self.connect(core, transport),
+            SlaveAction::SendHandshake => {
+                let handshake = core
+                    .config
+                    .slave(core.store.segment_size())
+                    .handshake
+                    .encode();
+                self.send(FrameBytes::from(handshake), transport);
+            }
+            SlaveAction::Decide { answer, lookback } => self.join(answer, lookback, core)?,
+            SlaveAction::Report(offset) => {
+                self.report(offset, transport);
+            }
+            SlaveAction::Compare { at, len } => {
+                self.busy = Busy::Compare { at };
+                self.recv(RecvInto::Bytes(vec![0; len as usize]), transport);
+            }
+            SlaveAction::StartAt(offset) => self.start_at(offset)?,
+            SlaveAction::AdoptEpoch(entry) => self.adopt(entry)?,
+            SlaveAction::Receive { len } => {
+                let receiver = self.receiver.as_mut().ok_or_else(no_receiver)?;
+                let window = receiver.window(len as usize).map_err(log_refuses)?;
+                if window.len() != len as usize {
+                    let why = format!("room for {} of {len} bytes of a body", window.len());
+                    return Err(SlaveClose::LogRefuses {
+                        why,
+                        terminal: false,
+                    });
+                }
+                self.busy = Busy::Body { len };
+                self.recv(RecvInto::Window(window), transport);
+            }
+            SlaveAction::Confirm(offset) => {
+                if offset > core.store.confirm_offset() {
+                    core.store.set_confirm(offset);
+                }
+            }
+            SlaveAction::Close(reason) => self.close(reason, transport),
+            SlaveAction::Cut(at) => self.cut(at, core),
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, core: &Core, transport: &mut SlaveTransport) {
+        self.decoder = MasterFrameDecoder::new(core.config.answer_form);
+        self.busy = Busy::No;
+        self.sending = false;
+        self.unsent = None;
+        match transport.connect(self.target.master_addr) {
+            Ok(conn) => self.conn = Some(conn),
+            Err(error) => {
+                tracing::warn!(master = %self.target.master_addr, %error, "cannot connect to the master");
+                self.machine.closed(now_ms(), jitter());
+            }
+        }
+    }
+
+    fn close(&mut self, reason: SlaveClose, transport: &mut SlaveTransport) {
+        let master = self.target.master_addr;
+        if reason.needs_operator() {
+            tracing::error!(%master, reason = reason.reason(), "cannot follow the master: {reason}");
+        } else {
+            tracing::warn!(%master, reason = reason.reason(), "left the master: {reason}");
+        }
+        self.last_close = Some(reason);
+        self.busy = Busy::Closing;
+        match self.conn {
+            Some(conn) => transport.close(conn, Close::Reset),
+            None => self.machine.closed(now_ms(), jitter()),
+        }
+    }
+
+    /// The connection is over and its window is back: what was not published is erased.
+    pub(super) fn over(&mut self, reason: &CloseReason) {
+        self.conn = None;
+        if !matches!(self.busy, Busy::Closing) {
+            tracing::info!(master = %self.target.master_addr, "connection to the master: {reason}");
+        }
+        self.busy = Busy::No;
+        if let Some(receiver) = self.receiver.take()
+            && let Err(error) = receiver.finish()
+        {
+            tracing::error!(%error, "bytes received and not published could not be erased");
+        }
+        self.machine.closed(now_ms(), jitter());
+    }
+
+    fn send(&mut self, bytes: FrameBytes, transport: &mut SlaveTransport) {
+        let Some(conn) = self.conn else { return };
+        self.sending = true;
+        self.write_ms = Some(now_ms());
+        transport.send(conn, bytes, None);
+    }
+
+    /// The last send is done.
+    pub(super) fn sent(&mut self, transport: &mut SlaveTransport) {
+        self.sending = false;
+        if let Some(offset) = self.unsent.take() {
+            self.report(offset, transport);
+        }
+    }
+
+    fn report(&mut self, offset: Offset, transport: &mut SlaveTransport) {
+        if self.sending {
+            self.unsent = Some(offset);
+        } else {
+            self.send(
+                FrameBytes::new(&FrameFromSlave::encode_report(offset)),
+                transport,
+            );
+        }
+    }
+
+    fn recv(&mut self, mut into: RecvInto<ReceiveWindow>, transport: &mut SlaveTransport) {
+        if let Some(conn) = self.conn {
+            let at_least = into.room().len();
+            transport.recv(conn, into, at_least);
+        }
+    }
+
+    /// Asks for the next header when nothing else is to be done first.
+    fn ask_header(&mut self, transport: &mut SlaveTransport) {
+        if !matches!(self.busy, Busy::No) || !self.machine.wants_frames() {
+            return;
+        }
+        self.busy = Busy::Header;
+        let len = self.decoder.wanted().min(HEADER_LEN_MAX);
+        self.recv(RecvInto::Bytes(vec![0; len]), transport);
+    }
+
+    /// The outstanding receive is done.
+    pub(super) fn received(&mut self, into: RecvInto<ReceiveWindow>, len: usize, core: &Core) {
+        let now = now_ms();
+        self.rate.add(len as u64, now);
+        self.read_ms = Some(now);
+        self.machine.heard(now);
+        if let Err(reason) = self.take(into, len, core) {
+            self.machine.failed(reason);
+        }
+    }
+
+    fn take(
+        &mut self,
+        into: RecvInto<ReceiveWindow>,
+        len: usize,
+        core: &Core,
+    ) -> Result<(), SlaveClose> {
+        match (std::mem::replace(&mut self.busy, Busy::No), into) {
+            (Busy::Header, RecvInto::Bytes(bytes)) => {
+                let decoded = self.decoder.push(&bytes[..len])?;
+                if let Some(frame) = decoded.frame {
+                    self.machine.frame(frame);
+                }
+                Ok(())
+            }
+            (Busy::Body { len }, RecvInto::Window(window)) => {
+                let receiver = self.receiver.as_mut().ok_or_else(no_receiver)?;
+                receiver.filled(window, len as usize);
+                let end = receiver.publish().map_err(log_refuses)?;
+                self.machine.received(end, now_ms());
+                if core.config.report_flushed {
+                    core.flusher.request();
+                }
+                Ok(())
+            }
+            (Busy::Compare { at }, RecvInto::Bytes(bytes)) => self.compare(at, &bytes[..len], core),
+            (busy, _) => {
+                // Bytes of a connection that is being closed.
+                self.busy = busy;
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn info(&mut self, core: &Core) -> ClientInfo {
+        let now = now_ms();
+        let state = self.machine.state_name();
+        ClientInfo {
+            master_addr: self.target.master_addr,
+            state,
+            transferred_byte_in_second: self.rate.per_second(now),
+            max_offset: core.store.end_offset(),
+            reported_offset: self.machine.reported(),
+            last_read_age_ms: self.read_ms.map(|at| now.saturating_sub(at)),
+            last_write_age_ms: self.write_ms.map(|at| now.saturating_sub(at)),
+            is_activated: self.conn.is_some() && state == "TRANSFER",
+            last_join: self.last_join.clone(),
+            last_close: self.last_close.as_ref().map(ToString::to_string),
+            needs_operator: self
+                .last_close
+                .as_ref()
+                .is_some_and(SlaveClose::needs_operator),
+        }
+    }
+
+    fn adopt(&mut self, entry: EpochEntry) -> Result<(), SlaveClose> {
+        let receiver = self.receiver.as_mut().ok_or_else(no_receiver)?;
+        receiver.adopt_epoch(entry).map_err(log_refuses)
+    }
+
+    /// A new replica begins where the master does, under the master's entries up to there.
+    fn start_at(&mut self, offset: Offset) -> Result<(), SlaveClose> {
+        let receiver = self.receiver.as_mut().ok_or_else(no_receiver)?;
+        receiver.start_at(offset).map_err(log_refuses)?;
+        let list = EpochList::new().adopt(&self.master_epochs, offset);
+        let list = list.map_err(|error| SlaveClose::LogRefuses {
+            why: error.to_string(),
+            terminal: false,
+        })?;
+        receiver.adopt_epochs(&list).map_err(log_refuses)
+    }
+}
+
+fn no_receiver() -> SlaveClose {
+    SlaveClose::LogRefuses {
+        why: "no receiver is open".to_owned(),
+        terminal: false,
+    }
+}
+
+pub(super) fn log_refuses(error: epochlog_engine::Error) -> SlaveClose {
+    use epochlog_engine::Error;
+    let terminal = matches!(
+        error,
+        Error::Failed { .. } | Error::Closed | Error::Io { .. }
+    );
+    SlaveClose::LogRefuses {
+        why: error.to_string(),
+        terminal,
+    }
+}
