@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
-const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Makes a new file of `len` zero bytes, all blocks allocated, and syncs it. A leftover of that name is
 /// replaced. The name itself is durable only after a sync of the directory.

@@ -258,19 +258,13 @@ impl Shared {
             }
             MutexGuard::unlocked(&mut progress, || self.flush.request());
             // Whatever moved in between is seen before the wait begins.
-            if progress.flushed < offset
-                && progress.failed.is_none()
-                && self
-                    .flush
-                    .moved
-                    .wait_until(&mut progress, deadline)
-                    .timed_out()
-                && progress.flushed < offset
-            {
-                return Err(Error::FlushTimeout {
-                    offset,
-                    flushed: progress.flushed,
-                });
+            if progress.flushed >= offset || progress.failed.is_some() {
+                continue;
+            }
+            let waited = self.flush.moved.wait_until(&mut progress, deadline);
+            let flushed = progress.flushed;
+            if waited.timed_out() && flushed < offset && progress.failed.is_none() {
+                return Err(Error::FlushTimeout { offset, flushed });
             }
         }
         Ok(progress.flushed)

@@ -1,4 +1,5 @@
 //! Folders that Java wrote: what a look finds, and what opening them makes of it.
+#![allow(clippy::unwrap_used, reason = "a story ends where it fails")]
 
 mod common;
 #[path = "java/fixtures.rs"]

@@ -1,4 +1,5 @@
 //! Appending, rolling and reading, opening again after a clean stop and after a kill.
+#![allow(clippy::unwrap_used, reason = "a story ends where it fails")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Appenders, readers, a flusher and the preparing thread at once.
+#![allow(clippy::unwrap_used, reason = "a story ends where it fails")]
 
 mod common;
 

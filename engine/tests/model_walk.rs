@@ -1,5 +1,6 @@
 //! Random walks of a store beside a plain list of records: appends, batches, receives cut anywhere,
 //! cuts, flushes, promotions, clean stops and kills, in any order. `EPOCHLOG_SEED=n` walks one again.
+#![allow(clippy::unwrap_used, reason = "a story ends where it fails")]
 
 mod common;
 
@@ -47,6 +48,18 @@ impl Model {
         self.end = to;
     }
 
+    /// Of what came from `from` on, only the bytes below `received` came: whole records count, and a
+    /// filler only with its last byte.
+    fn lose(&mut self, from: u64, received: u64) {
+        let end_of = |it: &(u64, Vec<u8>, i32)| it.0 + record_len(&it.1, it.2) as u64;
+        self.records.retain(|record| end_of(record) <= received);
+        let last = self.records.last().filter(|record| record.0 >= from);
+        let whole = last.map_or(from, end_of);
+        let limit = whole - whole % SEGMENT + SEGMENT;
+        let filled = received >= limit && !whole.is_multiple_of(SEGMENT);
+        self.end = if filled { limit } else { whole };
+    }
+
     fn queue_offset(&self, queue: i32) -> i64 {
         let count = self
             .records
@@ -72,6 +85,10 @@ fn message(body: &[u8], queue: i32) -> Message<'_> {
         queue_id: queue,
         ..Message::new("topic", body, HOST, 1)
     }
+}
+
+fn record_len(body: &[u8], queue: i32) -> usize {
+    encoded_len(&message(body, queue), EncodeOptions::default()).unwrap()
 }
 
 impl<'a> Walk<'a> {
@@ -171,30 +188,46 @@ impl<'a> Walk<'a> {
         let epoch = self.model.next_epoch;
         self.model.next_epoch += 1;
         self.store.demote(epoch).unwrap();
-        let entry = EpochEntry {
-            epoch,
-            start: self.model.end,
-        };
-        self.model.epochs.push((epoch, self.model.end));
-        let mut bytes = Vec::new();
         let from = self.model.end;
+        let entry = EpochEntry { epoch, start: from };
+        self.model.epochs.push((epoch, from));
+        let mut bytes = self.write_as_another();
+        let lost = self.random.below(200).min(bytes.len());
+        let step = 1 + self.random.below(2000);
+        self.note(format!(
+            "receive {} of {} bytes by {step}",
+            bytes.len() - lost,
+            bytes.len()
+        ));
+        bytes.truncate(bytes.len() - lost);
+        if lost > 0 {
+            self.model.lose(from, from + bytes.len() as u64);
+        }
+        let mut receiver = self.store.receive().unwrap();
+        receiver.adopt_epoch(entry).unwrap();
+        feed(&mut receiver, &bytes, step);
+        if self.random.below(2) == 0 {
+            receiver.finish().unwrap();
+        }
+    }
+
+    /// Adds records to the model as another master would write them; answers the bytes.
+    fn write_as_another(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
         for _ in 0..1 + self.random.below(4) {
             let (body, queue) = (self.body(), i32::try_from(self.random.below(3)).unwrap());
             let message = message(&body, queue);
-            let len = encoded_len(&message, EncodeOptions::default()).unwrap();
+            let len = record_len(&body, queue);
             let at = self.model.place(len as u64);
+            let start = bytes.len();
             if at > self.model.end {
-                let filler = usize::try_from(at - self.model.end).unwrap();
-                bytes.resize(bytes.len() + filler, 0);
-                let start = bytes.len() - filler;
+                bytes.resize(start + usize::try_from(at - self.model.end).unwrap(), 0);
                 write_filler(&mut bytes[start..]);
-                self.model.end = at;
             }
             let start = bytes.len();
             bytes.resize(start + len, 0);
-            let queue_offset = self.model.queue_offset(queue);
             let stamp = Stamp {
-                queue_offset,
+                queue_offset: self.model.queue_offset(queue),
                 physical_offset: at,
                 store_timestamp_ms: 1,
             };
@@ -208,42 +241,7 @@ impl<'a> Walk<'a> {
             self.model.records.push((at, body, queue));
             self.model.end = at + len as u64;
         }
-        let lost = self.random.below(200).min(bytes.len());
-        let step = 1 + self.random.below(2000);
-        self.note(format!(
-            "receive {} of {} bytes by {step}",
-            bytes.len() - lost,
-            bytes.len()
-        ));
-        bytes.truncate(bytes.len() - lost);
-        if lost > 0 {
-            // Only what is whole counts, and a filler only with its last byte.
-            let end = from + bytes.len() as u64;
-            while let Some((at, body, queue)) = self.model.records.last() {
-                let len = encoded_len(&message(body, *queue), EncodeOptions::default()).unwrap();
-                if at + len as u64 <= end {
-                    break;
-                }
-                self.model.records.pop();
-            }
-            let last = self.model.records.last().filter(|it| it.0 >= from);
-            let whole = last.map_or(from, |(at, body, queue)| {
-                let len = encoded_len(&message(body, *queue), EncodeOptions::default()).unwrap();
-                at + len as u64
-            });
-            let limit = whole - whole % SEGMENT + SEGMENT;
-            self.model.end = if end >= limit && whole % SEGMENT > 0 {
-                limit
-            } else {
-                whole
-            };
-        }
-        let mut receiver = self.store.receive().unwrap();
-        receiver.adopt_epoch(entry).unwrap();
-        feed(&mut receiver, &bytes, step);
-        if self.random.below(2) == 0 {
-            receiver.finish().unwrap();
-        }
+        bytes
     }
 
     fn cut(&mut self) {

@@ -75,7 +75,7 @@ pub(crate) fn open_scanned(file: &SegmentFile) -> Result<LogSlice, Error> {
     // All of a segment opened for reading is published.
     segment
         .slice(file.base, usize::MAX)
-        .ok_or_else(|| Error::OutOfRange {
+        .ok_or(Error::OutOfRange {
             offset: file.base,
             min: file.base,
             end: file.base,

@@ -137,6 +137,6 @@ pub fn seeds(count: u64) -> Vec<u64> {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
-    let mut random = Random::new(now.as_nanos() as u64);
+    let mut random = Random::new(u64::try_from(now.as_nanos()).unwrap_or(0));
     (0..count).map(|_| random.next()).collect()
 }
