@@ -8,10 +8,11 @@ use tokio::task::JoinHandle;
 use crate::command::GroupView;
 use crate::config::ControllerConfig;
 use crate::decider::Decider;
-use crate::error::Error;
+use crate::error::{AppendError, Error};
 use crate::ledger::{Ledger, LedgerConfig, LedgerMetadata};
 use crate::machine::ControllerMachine;
 use crate::peer::PeerTransport;
+use crate::raft_codec::MemberStep;
 use crate::remoting::{Server, ServerConfig};
 use crate::server::Endpoint;
 
@@ -118,6 +119,22 @@ impl Controller {
                 .filter_map(|name| state.view(name))
                 .collect()
         })
+    }
+
+    /// Changes the membership of the group, on the leader; ends when the change is in force. Add a
+    /// controller as a learner (start it with [`ControllerConfig::join`]), then as a voter; the
+    /// dead one may be removed in the same step.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub async fn change_members(&self, steps: Vec<MemberStep>) -> Result<u64, AppendError> {
+        self.decider.ledger.change_members(steps).await
+    }
+
+    /// Hands the leadership to another controller, if this one leads; whether it came about is seen
+    /// in [`Controller::metadata`].
+    pub fn transfer_leader(&self, to: u64) {
+        self.decider.ledger.transfer_leader(to);
     }
 
     /// Ends when the controller stopped by itself, with the reason: its store failed or an

@@ -8,6 +8,7 @@
 //! index, so a crash in between applies them again. After a failed write nothing leaves any more:
 //! the owner must drop the node.
 
+mod standing;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ use raft::{RawNode, ReadOnlyOption, Ready, SnapshotStatus, StateRole};
 use tracing::{debug, error, info, warn};
 
 use crate::error::{AppendError, Error, ReadError};
-use crate::ledger::{LedgerMetadata, Role, StateMachine};
+use crate::ledger::StateMachine;
 use crate::raft_codec::{
     ConfStateRecord, Member, MemberChange, MemberStep, PeerMessage, SnapshotBody, decode, encode,
     encode_message,
@@ -38,6 +39,9 @@ const COMMITTED_BYTES: u64 = 4 << 20;
 
 /// Append messages under way to one follower.
 const IN_FLIGHT: usize = 128;
+
+/// How often a leader that finds itself between two memberships tries to leave the older one.
+const LEAVE_JOINT_TICKS: u64 = 20;
 
 /// Turns one call of [`Node::turn`] takes at most.
 const TURN_LIMIT: usize = 64;
@@ -84,6 +88,8 @@ pub(crate) struct Node<M: StateMachine> {
     machine: Arc<RwLock<M>>,
     members: BTreeMap<u64, Member>,
     members_changed: bool,
+    /// A change of members is under way: majorities of both memberships count.
+    is_joint: bool,
     peer_stores: BTreeMap<u64, u64>,
     /// Peers that were complained of already.
     strangers: BTreeSet<u64>,
@@ -134,6 +140,13 @@ impl<M: StateMachine> Node<M> {
             peer_stores: store.first_peer_stores(),
             members: store.members(),
             members_changed: true,
+            is_joint: !raw
+                .raft
+                .prs()
+                .conf()
+                .to_conf_state()
+                .voters_outgoing
+                .is_empty(),
             settings,
             raw,
             store,
@@ -162,6 +175,13 @@ impl<M: StateMachine> Node<M> {
         self.ticks += 1;
         self.raw.tick();
         self.waiting.expire(self.ticks);
+        if self.is_joint && self.is_ready() && self.ticks.is_multiple_of(LEAVE_JOINT_TICKS) {
+            // The leader leaves by itself, but not if it was elected at a bad moment. When it is on
+            // its way out already, this proposal comes to nothing.
+            let _ = self
+                .raw
+                .propose_conf_change(Vec::new(), MemberChange::default().to_raft());
+        }
     }
 
     /// A message from a peer. What a sound peer does not send is dropped.
@@ -184,50 +204,6 @@ impl<M: StateMachine> Node<M> {
         }
         if let Err(why) = self.raw.step(message) {
             debug!(from, %why, "a message came to nothing");
-        }
-    }
-
-    fn refusal(&self, group: &str, store: u64, message: &Message) -> Option<String> {
-        if group != self.settings.group {
-            return Some(format!(
-                "it is of group {group}, this one of {}",
-                self.settings.group
-            ));
-        }
-        if message.to != self.settings.id {
-            return Some(format!("it is for member {}, not for this one", message.to));
-        }
-        if self
-            .peer_stores
-            .get(&message.from)
-            .is_some_and(|known| *known != store)
-        {
-            return Some(
-                "its store is not the one it had before: a member that lost its store must be \
-                 replaced by a new one"
-                    .to_owned(),
-            );
-        }
-        let log = &self.raw.raft.raft_log;
-        let is_current = message.term >= self.raw.raft.term;
-        match message.get_msg_type() {
-            MessageType::MsgHeartbeat if is_current && message.commit > log.last_index() => {
-                Some(format!(
-                    "it believes that this member holds entry {}, but its log ends at {}: the \
-                     store of this member was lost or put back to an older one; replace it",
-                    message.commit,
-                    log.last_index()
-                ))
-            }
-            MessageType::MsgAppendResponse
-                if !message.reject && message.index > log.last_index() =>
-            {
-                Some(format!(
-                    "it acknowledges entry {}, which is not there",
-                    message.index
-                ))
-            }
-            _ => None,
         }
     }
 
@@ -357,48 +333,6 @@ impl<M: StateMachine> Node<M> {
         std::mem::take(&mut self.members_changed).then(|| self.members.clone())
     }
 
-    pub(crate) fn metadata(&self) -> LedgerMetadata {
-        let raft = &self.raw.raft;
-        let role = match raft.state {
-            StateRole::Leader => Role::Leader,
-            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
-            StateRole::Follower if self.is_learner() => Role::Learner,
-            StateRole::Follower => Role::Follower,
-        };
-        LedgerMetadata {
-            id: self.settings.id,
-            role,
-            is_ready: self.is_ready(),
-            leader: self.leader(),
-            term: raft.term,
-            first: self.store.range().0 + 1,
-            committed: raft.raft_log.committed,
-            applied: self.applied,
-            last: raft.raft_log.last_index(),
-            members: self.members.clone(),
-            learners: raft.prs().conf().learners().iter().copied().collect(),
-            failure: None,
-        }
-    }
-
-    fn is_learner(&self) -> bool {
-        self.raw
-            .raft
-            .prs()
-            .conf()
-            .learners()
-            .contains(&self.settings.id)
-    }
-
-    fn leader(&self) -> Option<u64> {
-        Some(self.raw.raft.leader_id).filter(|id| *id != raft::INVALID_ID)
-    }
-
-    /// Leads, and has applied an entry of its own term: nothing older is unknown to it.
-    fn is_ready(&self) -> bool {
-        self.raw.raft.state == StateRole::Leader && self.applied_term == self.raw.raft.term
-    }
-
     fn start_reads(&mut self) {
         let deadline = self.ticks + self.settings.timeout_ticks;
         if let Some(number) = self.waiting.ask(deadline) {
@@ -470,6 +404,14 @@ impl<M: StateMachine> Node<M> {
         self.unwritten.applied = None;
         self.write(batch)?;
         self.machine.write().load(rows).map_err(Error::Stopped)?;
+        self.is_joint = !self
+            .raw
+            .raft
+            .prs()
+            .conf()
+            .to_conf_state()
+            .voters_outgoing
+            .is_empty();
         self.set_applied(index, term);
         self.waiting.settled(index);
         self.members = members;
@@ -548,7 +490,7 @@ impl<M: StateMachine> Node<M> {
                 }
             };
             self.set_applied(index, term);
-            self.waiting.applied(index, term, answer);
+            self.waiting.applied(index, term, answer, self.is_joint);
         }
         Ok(())
     }
@@ -588,6 +530,7 @@ impl<M: StateMachine> Node<M> {
                 }
             }
         }
+        self.is_joint = !state.voters_outgoing.is_empty();
         let batch = self.unwritten.applied.get_or_insert_default();
         batch.conf_state = Some(ConfStateRecord::from(&state));
         batch.members = Some(self.members.clone());

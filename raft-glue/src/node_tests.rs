@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 
 use super::sim::{Rng, Sim, Weather, member};
 use super::*;
-use crate::ledger::Appended;
+use crate::ledger::{Appended, Role};
 
 type Outcome = oneshot::Receiver<Result<Appended<usize>, AppendError>>;
 

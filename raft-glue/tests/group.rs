@@ -9,6 +9,7 @@ use epochlog_raft_glue::remoting::{
     ElectMasterResponse, GetMetadataResponse, GetReplicaInfoRequest, NotifyRoleChangedRequest,
     RemotingCommand, request_code,
 };
+use epochlog_raft_glue::{Member, MemberStep};
 
 /// Sends heartbeats until the leader names another master than `old`.
 async fn wait_master(group: &Group, alive: &[&Broker], old: i64) -> (i64, i32) {
@@ -245,4 +246,59 @@ async fn controllers_that_lost_their_data_take_up_above_what_the_brokers_hold() 
     })
     .await;
     assert_eq!(master, (2, 8));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_controller_is_replaced_by_a_new_one_while_the_group_decides() {
+    let mut group = Group::start(3).await;
+    let leader = group.wait_leader().await;
+    let brokers = brokers(&group, 2).await;
+    let dead = (leader + 1) % 3;
+    group.stop_one(dead).await;
+    let new = group.start_joining().await;
+    let id = |at: usize| at as u64 + 1;
+    let member = Member {
+        name: format!("n{new}"),
+        address: group.addresses[new].clone(),
+    };
+    let change = async |steps: Vec<MemberStep>| {
+        let leader = group.running[group.wait_leader().await]
+            .as_ref()
+            .expect("runs");
+        leader.change_members(steps).await.expect("in force");
+    };
+    change(vec![MemberStep::AddLearner {
+        id: id(new),
+        member: member.clone(),
+    }])
+    .await;
+    wait("the state on the new one", || async {
+        let groups = group.running[new].as_ref()?.groups();
+        (groups.len() == 1 && groups[0].sync_state_set.len() == 2).then_some(())
+    })
+    .await;
+    change(vec![
+        MemberStep::AddVoter {
+            id: id(new),
+            member,
+        },
+        MemberStep::Remove { id: id(dead) },
+    ])
+    .await;
+    // With the old members alone there would be no majority any more.
+    let other = (0..3)
+        .find(|at| *at != dead && group.running[*at].is_some())
+        .expect("two run");
+    group.stop_one(other).await;
+    group.wait_leader().await;
+    for broker in &brokers {
+        broker.beat_all(&group).await;
+    }
+    assert_eq!(
+        brokers[0]
+            .alter(&group.leader_address(), 1, 2, &[1])
+            .await
+            .code,
+        0
+    );
 }

@@ -44,7 +44,7 @@ impl Transport for Room {
     fn members(&mut self, _members: &BTreeMap<u64, Member>) {}
 
     fn send(&mut self, to: u64, frame: Bytes, receipt: Option<SnapshotReceipt>) -> bool {
-        let Some(ledger) = self.0.lock().unwrap().get(&to).cloned() else {
+        let Some(ledger) = self.0.lock().expect("lock").get(&to).cloned() else {
             return false;
         };
         let is_taken = ledger.receive(&frame).is_ok();

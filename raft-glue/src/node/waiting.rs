@@ -60,6 +60,8 @@ pub(super) struct Waiting<A> {
     next_read: u64,
     /// Confirmed by a majority, by the index they need.
     confirmed: BTreeMap<u64, Reading>,
+    /// Member changes that are applied, while both memberships still count; by index.
+    joint: BTreeMap<u64, (u64, MemberReply)>,
 }
 
 impl<A> Waiting<A> {
@@ -70,6 +72,7 @@ impl<A> Waiting<A> {
             reads: BTreeMap::new(),
             next_read: 1,
             confirmed: BTreeMap::new(),
+            joint: BTreeMap::new(),
         }
     }
 
@@ -122,8 +125,9 @@ impl<A> Waiting<A> {
         known.replies.extend(reading.replies);
     }
 
-    /// An entry is applied: ends what waited for it or for a lower one.
-    pub(super) fn applied(&mut self, index: u64, term: u64, mut answer: Option<A>) {
+    /// An entry is applied: ends what waited for it or for a lower one. While `is_joint`, a change
+    /// of members is not in force yet.
+    pub(super) fn applied(&mut self, index: u64, term: u64, mut answer: Option<A>, is_joint: bool) {
         while let Some(first) = self.appends.first_entry() {
             if *first.key() > index {
                 break;
@@ -137,8 +141,15 @@ impl<A> Waiting<A> {
                 (Reply::Append(reply), Some(answer)) => {
                     drop(reply.send(Ok(Appended { index, answer })));
                 }
-                (Reply::Members(reply), _) => drop(reply.send(Ok(index))),
+                (Reply::Members(reply), _) => {
+                    self.joint.insert(index, (pending.deadline, reply));
+                }
                 (reply @ Reply::Append(_), None) => reply.fail(AppendError::Replaced),
+            }
+        }
+        if !is_joint {
+            for (index, (_, reply)) in std::mem::take(&mut self.joint) {
+                drop(reply.send(Ok(index)));
             }
         }
         self.settled(index);
@@ -160,6 +171,12 @@ impl<A> Waiting<A> {
         {
             pending.reply.fail(AppendError::Timeout);
         }
+        for (_, (_, reply)) in self
+            .joint
+            .extract_if(.., |_, (deadline, _)| *deadline <= now)
+        {
+            drop(reply.send(Err(AppendError::Timeout)));
+        }
         for table in [&mut self.reads, &mut self.confirmed] {
             for (_, reading) in table.extract_if(.., |_, reading| reading.deadline <= now) {
                 reading.end(&Err(ReadError::Timeout));
@@ -172,6 +189,9 @@ impl<A> Waiting<A> {
     pub(super) fn stepped_down(&mut self, leader: Option<u64>) {
         for (_, pending) in std::mem::take(&mut self.appends) {
             pending.reply.fail(AppendError::LostLeadership);
+        }
+        for (_, (_, reply)) in std::mem::take(&mut self.joint) {
+            drop(reply.send(Err(AppendError::LostLeadership)));
         }
         let outcome = Err(ReadError::NotLeader { leader });
         let replies = std::mem::take(&mut self.new_reads);
@@ -202,7 +222,7 @@ mod tests {
     fn success_needs_the_index_and_the_term() {
         let mut waiting = Waiting::new();
         let [mut a, mut b, mut c] = [5, 6, 7].map(|index| append(&mut waiting, index));
-        waiting.applied(5, 3, Some(9));
+        waiting.applied(5, 3, Some(9), false);
         assert_eq!(
             a.try_recv().unwrap(),
             Ok(Appended {
@@ -211,9 +231,9 @@ mod tests {
             })
         );
         assert!(b.try_recv().is_err(), "still waits");
-        waiting.applied(6, 4, Some(9));
+        waiting.applied(6, 4, Some(9), false);
         assert_eq!(b.try_recv().unwrap(), Err(AppendError::Replaced));
-        waiting.applied(7, 3, None);
+        waiting.applied(7, 3, None, false);
         assert_eq!(
             c.try_recv().unwrap(),
             Err(AppendError::Replaced),
@@ -242,6 +262,17 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_members_is_in_force_when_the_old_ones_no_longer_count() {
+        let mut waiting = Waiting::<u8>::new();
+        let (reply, mut outcome) = oneshot::channel();
+        waiting.add_append(5, 3, 10, Reply::Members(reply));
+        waiting.applied(5, 3, None, true);
+        assert!(outcome.try_recv().is_err());
+        waiting.applied(6, 3, None, false);
+        assert_eq!(outcome.try_recv().unwrap(), Ok(5));
+    }
+
+    #[test]
     fn f18_a_read_waits_for_a_majority_and_for_its_index_or_for_its_time() {
         let mut waiting = Waiting::<u8>::new();
         let read = || {
@@ -255,7 +286,7 @@ mod tests {
         assert_eq!(waiting.ask(10), None, "one question for both");
         waiting.confirm(question, 8, 7);
         assert!(first.try_recv().is_err() && second.try_recv().is_err());
-        waiting.applied(8, 1, None);
+        waiting.applied(8, 1, None, false);
         assert_eq!(
             (first.try_recv().unwrap(), second.try_recv().unwrap()),
             (Ok(()), Ok(()))

@@ -76,6 +76,23 @@ impl Group {
         self.running[at] = Some(Controller::start(self.config(at)).await.unwrap());
     }
 
+    /// A further controller that is no member yet; it knows the others and itself.
+    pub(crate) async fn start_joining(&mut self) -> usize {
+        let at = self.addresses.len();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let peers = format!("{};n{at}-{address}", self.peers);
+        self.addresses.push(address);
+        self.dirs.push(TempDir::new().unwrap());
+        let mut config =
+            ControllerConfig::new(format!("n{at}"), &peers, self.dirs[at].path()).unwrap();
+        config.join = true;
+        self.running
+            .push(Some(Controller::start(config).await.unwrap()));
+        at
+    }
+
     /// Stops one, politely.
     pub(crate) async fn stop_one(&mut self, at: usize) {
         self.running[at].take().unwrap().shutdown().await;
