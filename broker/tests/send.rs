@@ -83,8 +83,8 @@ async fn refused(sender: &Sender, header: &SendMessageRequest, body: &[u8], code
     );
 }
 
-/// Sends in every form, then what is refused; gives the ids and offsets of what was stored.
-async fn exercise(cluster: &Cluster) -> Vec<SendMessageResponse> {
+/// Sends in every form and gives the receipts.
+async fn send_all_forms(cluster: &Cluster) -> Vec<SendMessageResponse> {
     let master = cluster.in_sync(1, 0).await;
     let of = |coding| Sender {
         client: Client::new(ClientConfig {
@@ -128,7 +128,21 @@ async fn exercise(cluster: &Cluster) -> Vec<SendMessageResponse> {
         BTreeSet::from([0, 1, 2, 3]),
         "all four queues in turn"
     );
+    receipts
+}
 
+/// Sends what must be refused.
+async fn send_what_is_refused(cluster: &Cluster) {
+    let master = cluster.in_sync(1, 0).await;
+    let client = Client::new(ClientConfig::default());
+    let sender = Sender {
+        client,
+        address: master.address,
+    };
+    let list = SendMessageRequest {
+        batch: Some(true),
+        ..header("T")
+    };
     refused(&sender, &header("a.b"), b"x", 29).await;
     refused(&sender, &header("SELF_TEST_TOPIC"), b"x", 16).await;
     refused(
@@ -172,7 +186,6 @@ async fn exercise(cluster: &Cluster) -> Vec<SendMessageResponse> {
     );
     let unknown = sender.ask(RemotingCommand::request(12_345)).await;
     assert_eq!(unknown.code, response_code::REQUEST_CODE_NOT_SUPPORTED);
-    receipts
 }
 
 fn records(cluster: &Cluster) -> Vec<RecordView> {
@@ -192,7 +205,8 @@ fn records(cluster: &Cluster) -> Vec<RecordView> {
 async fn every_form_of_sending_is_stored_as_java_would_store_it() {
     let dir = tempfile::tempdir().expect("temp dir");
     let mut cluster = Cluster::start(&plan(dir.path(), 1));
-    let receipts = exercise(&cluster).await;
+    let receipts = send_all_forms(&cluster).await;
+    send_what_is_refused(&cluster).await;
     let unclean = cluster.group.stop(&[], LIMIT).expect("signals");
     assert_eq!(unclean, Vec::<String>::new(), "{}", cluster.logs());
 
