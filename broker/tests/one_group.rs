@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Cluster, Content, LIMIT, content, plan};
+use common::{Cluster, LIMIT, plan};
 use epochlog_broker::producer::Producer;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,33 +32,7 @@ async fn a_group_survives_the_loss_of_its_master_byte_for_byte() {
     );
     cluster.produce(&third, "third", 100).await;
 
-    let end = cluster.level().await;
-    let master = cluster
-        .group
-        .broker_at(&third.address)
-        .expect("one of ours");
-    let order: Vec<usize> = (0..3).filter(|at| *at != master).chain([master]).collect();
-    let unclean = cluster.group.stop(&order, LIMIT).expect("signals");
-    assert_eq!(unclean, Vec::<String>::new(), "{}", cluster.logs());
-
-    let stores: Vec<Content> = cluster
-        .group
-        .brokers
-        .iter()
-        .map(|broker| content(&broker.store))
-        .collect();
-    assert_eq!(stores[0].bytes.len() as u64, end);
-    for other in &stores[1..] {
-        assert!(stores[0] == *other, "the stores differ");
-    }
-    for (attempt, receipt) in &cluster.acked {
-        let offset = stores[0].attempts.get(attempt);
-        let offset = offset.unwrap_or_else(|| panic!("{attempt} was acknowledged and is lost"));
-        assert!(
-            receipt.msg_id.ends_with(&format!("{offset:016X}")),
-            "{attempt}: {receipt:?}"
-        );
-    }
+    let stores = cluster.stop_and_compare(&third).await;
     assert_eq!(stores[0].epochs.len(), 2);
 }
 
@@ -126,4 +100,41 @@ async fn a_slave_and_a_fenced_broker_refuse_with_their_own_codes() {
         .await
         .expect("answers");
     assert_eq!((status.role.as_str(), status.epoch), ("FENCED", None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_survives_the_loss_of_master_and_leading_controller_at_once() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut plan = plan(dir.path(), 3);
+    plan.controllers = 3;
+    let mut cluster = Cluster::start(&plan);
+    let first = cluster.in_sync(3, 0).await;
+    cluster.produce(&first, "first", 100).await;
+
+    let leader = cluster
+        .observer
+        .controller()
+        .find_leader()
+        .await
+        .expect("one leads");
+    let addresses: Vec<&str> = cluster.group.controller_addr.split(';').collect();
+    let leader = addresses
+        .iter()
+        .position(|address| *address == leader)
+        .expect("one of ours");
+    let old = cluster
+        .group
+        .broker_at(&first.address)
+        .expect("one of ours");
+    cluster.group.controllers[leader].kill().expect("killed");
+    cluster.group.brokers[old].process.kill().expect("killed");
+    let second = cluster.in_sync(2, first.epoch).await;
+    assert_ne!(second.id, first.id);
+    cluster.produce(&second, "second", 100).await;
+
+    cluster.group.controllers[leader].start().expect("starts");
+    cluster.group.brokers[old].process.start().expect("starts");
+    let third = cluster.in_sync(3, first.epoch).await;
+    cluster.produce(&third, "third", 100).await;
+    cluster.stop_and_compare(&third).await;
 }

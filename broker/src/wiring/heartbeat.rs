@@ -25,6 +25,11 @@ pub(super) async fn run(wires: Arc<Wires>) -> BrokerError {
     loop {
         tokio::select! {
             _ = beat.tick() => {
+                // A log that failed to sync may have lost what it acknowledged: let go of the role,
+                // so that another replica is elected. Asking for what is flushed costs nothing.
+                if let Err(error) = wires.node.store.wait_flushed(0, Duration::ZERO) {
+                    return error.into();
+                }
                 if let Some(id) = wires.node.id() {
                     send(&wires, id);
                 }

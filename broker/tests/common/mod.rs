@@ -111,6 +111,39 @@ impl Cluster {
         let end = self.observer.wait_level(&self.addresses(), LIMIT).await;
         end.unwrap_or_else(|late| panic!("{late}\n{}", self.logs()))
     }
+
+    /// Stops everything clean, the master last; every store must hold the same, and every
+    /// acknowledged message where its receipt says.
+    pub(crate) async fn stop_and_compare(&mut self, master: &MasterView) -> Vec<Content> {
+        let end = self.level().await;
+        let last = self.group.broker_at(&master.address).expect("one of ours");
+        let order: Vec<usize> = (0..self.group.brokers.len())
+            .filter(|at| *at != last)
+            .chain([last])
+            .collect();
+        let unclean = self.group.stop(&order, LIMIT).expect("signals");
+        assert_eq!(unclean, Vec::<String>::new(), "{}", self.logs());
+
+        let stores: Vec<Content> = self
+            .group
+            .brokers
+            .iter()
+            .map(|broker| content(&broker.store))
+            .collect();
+        assert_eq!(stores[0].bytes.len() as u64, end);
+        for other in &stores[1..] {
+            assert!(stores[0] == *other, "the stores differ");
+        }
+        for (attempt, receipt) in &self.acked {
+            let offset = stores[0].attempts.get(attempt);
+            let offset = offset.unwrap_or_else(|| panic!("{attempt} was acknowledged and is lost"));
+            assert!(
+                receipt.msg_id.ends_with(&format!("{offset:016X}")),
+                "{attempt}: {receipt:?}"
+            );
+        }
+        stores
+    }
 }
 
 /// An attempt and what became of it.
