@@ -14,9 +14,15 @@ const BYTES: u64 = 64 << 20;
 /// One segment holds all of an iteration: rolling is not measured here.
 const SEGMENT: u64 = 80 << 20;
 
+/// A master with one message and all pages of its segment in place.
+fn ready() -> Scratch {
+    let scratch = Scratch::filled(SEGMENT, 1, 1).expect("a store in TMPDIR");
+    scratch.wait_for_pages();
+    scratch
+}
+
 fn append(body: &[u8], count: u64) -> Duration {
-    let scratch = Scratch::new(SEGMENT).expect("a store in TMPDIR");
-    scratch.store.promote(1).expect("a new store");
+    let scratch = ready();
     let message = message(body);
     let began = Instant::now();
     for _ in 0..count {
@@ -28,8 +34,7 @@ fn append(body: &[u8], count: u64) -> Duration {
 }
 
 fn append_batches(body: &[u8], count: u64) -> Duration {
-    let scratch = Scratch::new(SEGMENT).expect("a store in TMPDIR");
-    scratch.store.promote(1).expect("a new store");
+    let scratch = ready();
     let batch = [message(body); 32];
     let began = Instant::now();
     let mut left = count;
@@ -48,6 +53,9 @@ fn crc_and_copy(body: &[u8], record_len: usize, count: u64) -> Duration {
     let entry = EpochEntry { epoch: 1, start: 0 };
     receiver.adopt_epoch(entry).expect("the first epoch");
     let len = record_len * usize::try_from(count).expect("it fits into memory");
+    let first = receiver.window(1).expect("an empty segment");
+    receiver.filled(first, 0);
+    scratch.wait_for_pages();
     let mut window = receiver.window(len).expect("an empty segment");
     let room = window.as_mut_slice();
     let began = Instant::now();

@@ -137,7 +137,7 @@ fn bench_ack(criterion: &mut Criterion) {
     ];
     for (name, kinds) in kinds {
         group.bench_function(name, |bencher| {
-            let stores = [Scratch::new(1 << 30), Scratch::new(1 << 30)];
+            let stores = [Scratch::new(SEGMENT), Scratch::new(SEGMENT)];
             let [log, copy] = stores.map(|store| store.expect("a store in TMPDIR"));
             let master = serve(MASTER, &log, kinds, 32 << 10);
             let slave = serve(SLAVE, &copy, kinds, 32 << 10);

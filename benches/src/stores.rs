@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use epochlog_engine::{Error, Message, Store, StoreConfig};
 use tempfile::TempDir;
@@ -16,8 +17,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// An empty store of one segment size, with all of its first segment faulted in ahead. It
-    /// syncs in the background only, so that a bench sees the page cache and no disk.
+    /// An empty store. Its pages are faulted in a whole segment ahead of the writer, and it syncs
+    /// in the background only, so that a bench sees the page cache and no disk.
     ///
     /// # Errors
     /// Whatever opening the store says; the folder is in `TMPDIR`.
@@ -38,6 +39,23 @@ impl Scratch {
         })
     }
 
+    /// Waits until the pages of the newest segment are mapped, or a few seconds if that cannot be
+    /// seen: the bench would measure the making of pages otherwise. There is no segment before the
+    /// first byte.
+    pub fn wait_for_pages(&self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let segments = self.store.segments();
+        let Some(segment) = segments.last() else {
+            return;
+        };
+        let path = segment.path.display().to_string();
+        while mapped_bytes(&path).is_none_or(|mapped| mapped < segment.size)
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// A master of epoch 1 whose log has at least `len` bytes of messages with bodies of `body_len`.
     ///
     /// # Errors
@@ -51,6 +69,15 @@ impl Scratch {
         }
         Ok(scratch)
     }
+}
+
+/// Bytes of a mapped file that are in this process's page tables.
+fn mapped_bytes(path: &str) -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut lines = maps.lines().skip_while(|line| !line.ends_with(path));
+    let resident = lines.find_map(|line| line.strip_prefix("Rss:"))?;
+    let kib: u64 = resident.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 /// A body that does not compress to nothing and costs no time to make.
