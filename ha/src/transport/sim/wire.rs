@@ -46,12 +46,9 @@ impl<B: Body> Sending<B> {
         let body = self.body.as_ref().map_or(&[][..], Body::bytes);
         let head_rest = &head[self.taken.min(head.len())..];
         let body_rest = &body[self.taken.saturating_sub(head.len())..];
-        let piece: Vec<u8> = head_rest
-            .iter()
-            .chain(body_rest)
-            .take(most)
-            .copied()
-            .collect();
+        let from_head = most.min(head_rest.len());
+        let mut piece = head_rest[..from_head].to_vec();
+        piece.extend_from_slice(&body_rest[..body_rest.len().min(most - from_head)]);
         self.taken += piece.len();
         piece
     }
