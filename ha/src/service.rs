@@ -38,6 +38,7 @@ use parking_lot::Mutex;
 use crate::acks::UnknownReason;
 use crate::error::Error;
 use crate::sync_state::SyncStateSet;
+use crate::transport::TransportKind;
 use clock::now_ms;
 use fanout::{Fanout, MasterTransport};
 use flusher::Flusher;
@@ -77,9 +78,12 @@ impl HaService {
     pub fn start(store: Arc<Store>, config: HaConfig) -> Result<Self, Error> {
         config.check()?;
         let mut fanout: MasterTransport = config.transport.open(config.transport_config.clone())?;
-        let follower: SlaveTransport = config
-            .slave_transport
-            .open(config.transport_config.clone())?;
+        // Where the ring is refused once it is refused twice: one warning is enough.
+        let slave_kind = match (config.transport, config.slave_transport, fanout.name()) {
+            (TransportKind::Auto, TransportKind::Auto, "std") => TransportKind::Std,
+            (_, kind, _) => kind,
+        };
+        let follower: SlaveTransport = slave_kind.open(config.transport_config.clone())?;
         let addr = config.listen;
         let listen_addr = fanout
             .listen(addr)

@@ -135,6 +135,28 @@ fn an_epoch_entry_comes_before_its_first_byte() {
 }
 
 #[test]
+fn a08_epochs_without_bytes_come_along_with_the_one_that_labels_the_data() {
+    let table = [(1, 0), (2, 50), (3, 120), (4, 120), (5, 120), (6, 200)];
+    let mut s = asked(answer(5000, &table));
+    s.decided(joined(100, (2, 50)), 0);
+    actions(&mut s);
+    s.frame(frame(100, 20, (2, 50), 90));
+    actions(&mut s);
+    s.received(120, 0);
+    actions(&mut s);
+    s.frame(frame(120, 10, (5, 120), 90));
+    assert_eq!(
+        actions(&mut s)[..4],
+        [
+            SlaveAction::AdoptEpoch(entry(3, 120)),
+            SlaveAction::AdoptEpoch(entry(4, 120)),
+            SlaveAction::AdoptEpoch(entry(5, 120)),
+            SlaveAction::Receive { len: 10 },
+        ]
+    );
+}
+
+#[test]
 fn an_entry_past_the_received_end_is_kept_aside_until_the_log_is_there() {
     // Java labels the last piece of an epoch with the next one.
     let mut s = at(100, (2, 50));

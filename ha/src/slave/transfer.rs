@@ -276,6 +276,15 @@ impl Transfer {
                 published_end,
             });
         }
+        // Epochs without bytes never label a frame: those of the master's table that start at the
+        // same place come along, or the lists would differ until the next handshake.
+        let newer_than = self.last_epoch.map(|last| last.epoch);
+        let empty = self.master.entries.iter().filter(|other| {
+            other.start == entry.start
+                && other.epoch < entry.epoch
+                && newer_than.is_none_or(|last| other.epoch > last)
+        });
+        actions.extend(empty.map(|other| SlaveAction::AdoptEpoch(*other)));
         self.aside = None;
         self.last_epoch = Some(entry);
         actions.push_back(SlaveAction::AdoptEpoch(entry));

@@ -92,8 +92,7 @@ fn e08_a_master_that_breaks_the_protocol_is_left_and_tried_again() {
     // A handshake where a frame is due.
     let mut conn = fake.join(100, &[(1, 0)]);
     assert_eq!(conn.report(), Some(0));
-    conn.say(&1u32.to_be_bytes());
-    conn.say(&[0; 32]);
+    conn.say(&[&1u32.to_be_bytes()[..], &[0; 32]].concat());
     assert_eq!(conn.report(), None);
     assert_eq!(b.store.end_offset(), 0);
     // A right one is followed all the same.

@@ -168,8 +168,8 @@ impl FakeMasterConnection {
             epoch_start: epoch.1,
             confirm: Some(0),
         };
-        self.say(&header.encode());
-        self.say(body);
+        // In one piece: the slave may end the connection at the header.
+        self.say(&[&header.encode(), body].concat());
     }
 
     /// The next report; none when the connection is over.

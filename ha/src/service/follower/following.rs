@@ -33,6 +33,8 @@ pub(super) struct Following {
     pub(super) master_epochs: EpochList,
     pub(super) overlap_from: Offset,
     busy: Busy,
+    /// The buffer of headers, while no receive has it.
+    spare: Vec<u8>,
     sending: bool,
     /// A report that waits for the send before it; only the newest counts.
     unsent: Option<Offset>,
@@ -55,6 +57,7 @@ impl Following {
             master_epochs: EpochList::new(),
             overlap_from: 0,
             busy: Busy::No,
+            spare: Vec::new(),
             sending: false,
             unsent: None,
             last_join: None,
@@ -231,8 +234,9 @@ impl Following {
             return;
         }
         self.busy = Busy::Header;
-        let len = self.decoder.wanted().min(HEADER_LEN_MAX);
-        self.recv(RecvInto::Bytes(vec![0; len]), transport);
+        let mut bytes = std::mem::take(&mut self.spare);
+        bytes.resize(self.decoder.wanted().min(HEADER_LEN_MAX), 0);
+        self.recv(RecvInto::Bytes(bytes), transport);
     }
 
     /// The outstanding receive is done.
@@ -258,6 +262,7 @@ impl Following {
                 if let Some(frame) = decoded.frame {
                     self.machine.frame(frame);
                 }
+                self.spare = bytes;
                 Ok(())
             }
             (Busy::Body { len }, RecvInto::Window(window)) => {
