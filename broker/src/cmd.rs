@@ -2,7 +2,10 @@
 
 pub mod broker;
 pub mod controller;
+pub mod demo;
+pub mod inspect;
 pub mod produce;
+pub mod replay;
 
 use std::error::Error;
 use std::io::Read;

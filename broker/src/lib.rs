@@ -10,6 +10,7 @@ pub mod identity;
 pub mod node;
 pub mod observe;
 pub mod producer;
+pub mod replay;
 pub mod replicas;
 pub mod send;
 mod stop;

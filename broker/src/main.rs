@@ -17,7 +17,10 @@ struct Cli {
 enum Command {
     Broker(cmd::broker::Args),
     Controller(cmd::controller::Args),
+    Demo(cmd::demo::Args),
+    Inspect(cmd::inspect::Args),
     Produce(cmd::produce::Args),
+    Replay(cmd::replay::Args),
 }
 
 fn main() -> ExitCode {
@@ -25,6 +28,9 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Broker(args) => cmd::broker::run(&args),
         Command::Controller(args) => cmd::controller::run(&args),
+        Command::Demo(args) => cmd::told(cmd::demo::run(&args)),
+        Command::Inspect(args) => cmd::told(cmd::inspect::run(&args)),
+        Command::Replay(args) => cmd::told(cmd::replay::run(&args)),
         Command::Produce(args) => cmd::told(cmd::produce::run(&args)),
     };
     done.unwrap_or_else(|error| {
