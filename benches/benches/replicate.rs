@@ -80,6 +80,10 @@ fn bench_catch_up(criterion: &mut Criterion) {
         zero_copy_min_bytes: usize::MAX,
         ..TransportConfig::default()
     };
+    let zero_copy = TransportConfig {
+        zero_copy_give_up_after: 0,
+        ..TransportConfig::default()
+    };
     for batch in [32 << 10, 256 << 10] {
         let log = Scratch::filled(SEGMENT, LOG, 1 << 10).expect("a store in TMPDIR");
         let mut group = criterion.benchmark_group(format!("catch_up/{}KiB", batch >> 10));
@@ -91,7 +95,7 @@ fn bench_catch_up(criterion: &mut Criterion) {
         let mut wire = |name: &str, kind, config: &TransportConfig| {
             run(&mut group, name, || wire_alone(&log, kind, config, batch));
         };
-        wire("wire_send_zc", Uring, &TransportConfig::default());
+        wire("wire_send_zc", Uring, &zero_copy);
         wire("wire_send", Uring, &copying);
         wire("wire_std", Std, &copying);
         let kinds = [

@@ -31,8 +31,13 @@ fn bench(criterion: &mut Criterion) {
         zero_copy_min_bytes: usize::MAX,
         ..TransportConfig::default()
     };
+    let zero_copy = TransportConfig {
+        zero_copy_give_up_after: 0,
+        ..TransportConfig::default()
+    };
     let kinds = [
         ("uring", TransportKind::Uring, TransportConfig::default()),
+        ("uring_zero_copy", TransportKind::Uring, zero_copy),
         ("uring_copying", TransportKind::Uring, copying.clone()),
         ("tokio_uring", TransportKind::TokioUring, copying.clone()),
         ("std", TransportKind::Std, copying),

@@ -306,8 +306,9 @@ pub struct TransportConfig {
     pub zero_copy_quantum_bytes: usize,
     /// Zero-copy sends of one connection without a notification yet.
     pub zero_copy_in_flight: usize,
-    /// Send plain after this many notifications in a row that said "copied", and try zero-copy
-    /// again every so many quanta; 0: keep sending zero-copy.
+    /// Send the next 1024 quanta of a connection plain after so many notifications in a row that
+    /// said "copied" (loopback, veth, a network card that cannot gather), then try again; 0: keep
+    /// sending zero-copy.
     pub zero_copy_give_up_after: u32,
     /// Submission queue entries of a ring, a power of two. Small ones only wait more often.
     pub ring_entries: u32,
@@ -325,7 +326,7 @@ impl Default for TransportConfig {
             zero_copy_min_bytes: 16 * 1024,
             zero_copy_quantum_bytes: 64 * 1024,
             zero_copy_in_flight: 8,
-            zero_copy_give_up_after: 0,
+            zero_copy_give_up_after: 32,
             ring_entries: 256,
             user_timeout: Duration::from_secs(20),
             keepalive: Duration::from_secs(10),
