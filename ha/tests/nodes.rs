@@ -8,6 +8,8 @@ mod as_master;
 mod as_slave;
 #[path = "nodes/bed.rs"]
 mod bed;
+#[path = "nodes/churn.rs"]
+mod churn;
 #[path = "nodes/fakes.rs"]
 mod fakes;
 #[path = "nodes/link.rs"]
