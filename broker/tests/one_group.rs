@@ -37,7 +37,7 @@ async fn a_group_survives_the_loss_of_its_master_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slave_and_a_fenced_broker_refuse_with_their_own_codes() {
+async fn a17_a_slave_and_a_fenced_broker_refuse_with_their_own_codes() {
     let dir = tempfile::tempdir().expect("temp dir");
     let mut cluster = Cluster::start(&plan(dir.path(), 2));
     let master = cluster.in_sync(2, 0).await;

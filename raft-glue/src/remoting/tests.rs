@@ -294,11 +294,41 @@ async fn shutdown_lets_a_request_under_way_end() {
     let stop = async {
         until("the request", || !echo.seen.lock().is_empty()).await;
         let open = async {
-            tokio::time::sleep(Duration::from_millis(30)).await;
+            // Longer than a connection that nobody waits for gets to write its answers.
+            tokio::time::sleep(Duration::from_millis(400)).await;
             echo.open.notify_one();
         };
         tokio::join!(server.shutdown(), open);
     };
     let (answer, ()) = tokio::join!(waiting, stop);
     assert_eq!(answer.expect("answered").code, 0);
+}
+
+#[tokio::test]
+async fn a_request_ends_with_the_connection_it_went_over() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("binds");
+    let address = listener.local_addr().expect("bound").to_string();
+    let peer = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let mut buffer = bytes::BytesMut::new();
+        while decode(&mut buffer).expect("a frame").is_none() {
+            assert_ne!(stream.read_buf(&mut buffer).await.expect("reads"), 0);
+        }
+    });
+    let client = Client::new(ClientConfig::default());
+    let begin = Instant::now();
+    let ended = client
+        .request(&address, RemotingCommand::request(ECHO), LIMIT)
+        .await;
+    assert!(
+        matches!(ended, Err(RemotingError::Closed { .. })),
+        "{ended:?}"
+    );
+    assert!(
+        begin.elapsed() < LIMIT,
+        "it does not wait for its time to run out"
+    );
+    peer.await.expect("no panic");
 }
