@@ -51,6 +51,19 @@ pub(crate) fn erase(file: &File, from: u64, to: u64) -> io::Result<()> {
     file.sync_data()
 }
 
+/// Makes `[from, to)` of `file` read as zero, blocks given back, and syncs it. For files that are written
+/// with writes: one that finds no block is an error.
+pub(crate) fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
+    if from < to {
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(file, hole, from, to - from) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, from, to)?,
+            answer => answer?,
+        }
+    }
+    file.sync_data()
+}
+
 /// Syncs a directory, so that the names made or removed in it stay so.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), Error> {
     File::open(path)

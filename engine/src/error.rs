@@ -201,6 +201,59 @@ pub enum Error {
         why: &'static str,
     },
 
+    /// Something under `consumequeue/` cannot be used. Nothing was changed.
+    #[error("{}: {why}; move consumequeue/ away while the store is closed, it is made again from the \
+        log", path.display())]
+    QueueFolder {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why it cannot be used.
+        why: String,
+    },
+
+    /// Messages of a queue are missing between its end and the next one.
+    #[error(
+        "queue {topic}/{queue_id}: the message with queue offset {found} comes where {expected} \
+        was expected"
+    )]
+    QueueGap {
+        /// The queue's topic.
+        topic: String,
+        /// The queue's id.
+        queue_id: i32,
+        /// Queue offset behind the queue's last message.
+        expected: i64,
+        /// Queue offset of the message that came.
+        found: i64,
+    },
+
+    /// The queue offset lies outside the queue.
+    #[error("queue {topic}/{queue_id}: queue offset {offset} is outside [{min}, {max}]")]
+    QueueRange {
+        /// The queue's topic.
+        topic: String,
+        /// The queue's id.
+        queue_id: i32,
+        /// The queue offset asked for.
+        offset: i64,
+        /// Queue offset of the first message.
+        min: i64,
+        /// Queue offset behind the last message.
+        max: i64,
+    },
+
+    /// A unit of a consume queue does not speak of the message it stands for.
+    #[error("{} at queue offset {offset}: {why}; move consumequeue/ away while the store is closed, it \
+        is made again from the log", file.display())]
+    QueueDamaged {
+        /// The queue's file.
+        file: PathBuf,
+        /// The unit's queue offset.
+        offset: i64,
+        /// What is wrong with it.
+        why: String,
+    },
+
     /// An earlier failure ended all writing until the store is opened again.
     #[error("the store failed earlier and takes no writes until reopened: {why}")]
     Failed {

@@ -13,6 +13,9 @@ use crate::error::Error;
 use crate::position::{MAX_OFFSET, Offset};
 use crate::state_file::STATE_FILE_NAME;
 
+/// Java's name for the folder of the consume queues.
+pub(crate) const CONSUME_QUEUES: &str = "consumequeue";
+
 const SEGMENT_NAME_LEN: usize = 20;
 
 /// One store folder and the paths in it.
@@ -57,6 +60,11 @@ impl Folder {
     /// Where directories go that Java derived from a log that has changed since.
     pub(crate) fn aside(&self) -> PathBuf {
         self.root.join("aside")
+    }
+
+    /// Java's name for where the queues are.
+    pub(crate) fn consume_queues(&self) -> PathBuf {
+        self.root.join(CONSUME_QUEUES)
     }
 
     pub(crate) fn lock(&self) -> PathBuf {
@@ -147,7 +155,7 @@ pub(crate) fn segment_name(base: Offset) -> String {
     format!("{base:0SEGMENT_NAME_LEN$}")
 }
 
-fn segment_base(name: &str) -> Option<Offset> {
+pub(crate) fn segment_base(name: &str) -> Option<Offset> {
     if name.len() != SEGMENT_NAME_LEN || !name.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

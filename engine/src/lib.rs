@@ -8,6 +8,7 @@ mod allocate;
 mod boot;
 mod checkpoint;
 mod commit_log;
+mod consume_queue;
 mod durable;
 mod epoch_file;
 mod epoch_list;
@@ -19,6 +20,7 @@ pub mod inspect;
 mod position;
 mod properties;
 mod queue_offsets;
+mod queues;
 mod receive;
 mod record;
 mod recovery;
@@ -33,12 +35,14 @@ pub use checkpoint::{
     CHECKPOINT_FIELDS_LEN, CHECKPOINT_FILE_LEN, CHECKPOINT_FILE_NAME, Checkpoint, CheckpointFile,
 };
 pub use commit_log::Appended;
+pub use consume_queue::{QUEUE_PRE_FILL, QUEUE_UNIT_LEN, QueueUnit};
 pub use durable::FileError;
 pub use epoch_file::{EPOCH_FILE_NAME, EpochFile, EpochFileError, MAX_EPOCH_FILE_LEN};
 pub use epoch_list::{EpochList, EpochListError, EpochSpan, EpochTextError};
 pub use error::Error;
 pub use position::{Epoch, EpochEntry, MAX_EPOCH, MAX_OFFSET, Offset};
 pub use properties::{Properties, PropertiesBuilder, PropertyError, java_string_hash};
+pub use queues::QueueCounts;
 pub use receive::{ReceiveWindow, Receiver};
 pub use record::{
     BadRecord, BatchError, BatchItem, CheckOptions, EncodeOptions, FILLER_MAGIC, FILLER_MIN_LEN,
@@ -50,10 +54,10 @@ pub use record::{
 pub use recovery::Torn;
 pub use segment::LogSlice;
 pub use state_file::{
-    CleanStop, STATE_FILE_LEN, STATE_FILE_NAME, STATE_SLOT_LEN, STATE_SLOT_STRIDE, STATE_VERSION,
-    State, StateFile, StateFileError,
+    CleanStop, QueuesMark, STATE_FILE_LEN, STATE_FILE_NAME, STATE_SLOT_LEN, STATE_SLOT_STRIDE,
+    STATE_VERSION, State, StateFile, StateFileError,
 };
 pub use store::{
-    MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, OpenReport, Promises, RecordView, Records, SegmentInfo,
-    Store, StoreConfig, Truncation,
+    DEFAULT_QUEUE_FILE_SIZE, MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, OpenReport, Promises, QueueEntry,
+    QueueView, RecordView, Records, SegmentInfo, Store, StoreConfig, TimeBoundary, Truncation,
 };

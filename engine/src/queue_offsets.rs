@@ -37,8 +37,9 @@ impl QueueOffsets {
     /// A record has been put behind all that came before.
     pub(crate) fn put(&mut self, record: &Record<'_>) {
         if record.takes_queue_offset() {
+            let messages = messages(record);
             let next = self.next(record.topic(), record.queue_id());
-            *next = record.queue_offset().saturating_add(1).max(*next);
+            *next = record.queue_offset().saturating_add(messages).max(*next);
         }
     }
 
@@ -49,6 +50,16 @@ impl QueueOffsets {
             *next = record.queue_offset().min(*next);
         }
     }
+}
+
+/// Messages in a record: an inner batch takes a queue offset for each.
+fn messages(record: &Record<'_>) -> i64 {
+    if !record.is_inner_batch() {
+        return 1;
+    }
+    let count = record.property("INNER_NUM");
+    let count = count.and_then(|count| count.parse::<i16>().ok());
+    count.map_or(1, |count| i64::from(count.max(1)))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::commit_log::Pen;
 use crate::epoch_list::EpochList;
 use crate::error::Error;
 use crate::position::{EpochEntry, Offset};
+use crate::queues::Queues;
 use crate::region::Writer;
 use crate::steps::{SegmentStep, Step};
 use crate::store::{Shared, Store};
@@ -103,10 +104,12 @@ impl Receiver {
         }
         let mut tail = log.lock_tail();
         shared.settle(&mut tail)?;
+        let mut dispatch = shared.queues.as_ref().map(Queues::lock);
         let mut disk = shared.disk.lock();
         let mut state = disk.files.state();
         state.flushed = 0;
         state.scan_from = 0;
+        state.queues = None;
         state.generation += 1;
         let generation = state.generation;
         let mut steps = vec![Step::State(state), Step::Epochs(EpochList::new())];
@@ -118,8 +121,15 @@ impl Receiver {
                 into: None,
             });
         steps.extend(files.map(Step::Segment));
-        steps.push(Step::Segment(SegmentStep::Prepare { base: offset }));
-        steps.push(Step::Segment(SegmentStep::Admit { base: offset }));
+        shared.run(&mut disk, &steps)?;
+        if let (Some(queues), Some(dispatch)) = (&shared.queues, &mut dispatch) {
+            let cleared = queues.restart(dispatch, offset);
+            cleared.map_err(|error| shared.fail_with(&mut disk, error))?;
+        }
+        let mut steps = vec![
+            Step::Segment(SegmentStep::Prepare { base: offset }),
+            Step::Segment(SegmentStep::Admit { base: offset }),
+        ];
         state.flushed = offset;
         state.scan_from = offset;
         steps.push(Step::State(state));

@@ -45,6 +45,35 @@ pub struct State {
     pub generation: u64,
     /// A sync failed: bytes above `flushed` are not on disk, whatever reading them says.
     pub sync_failed: bool,
+    /// How far the consume queues are proven; `None` if they must be held against the log.
+    pub queues: Option<QueuesMark>,
+}
+
+/// How far the consume queues are on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuesMark {
+    /// Every message below this offset that belongs in a queue is in one, and synced.
+    pub through: Offset,
+    /// Sum, modulo 2^32, over the queues that hold messages then: CRC-32C of topic, a zero byte, queue id
+    /// as i32, queue offset of the first message and behind the last one as i64. `None` after a cut.
+    pub ends_crc: Option<u32>,
+    /// No record below was passed over that has a queue offset; else only a walk over the log knows the
+    /// next queue offsets.
+    pub complete: bool,
+}
+
+impl QueuesMark {
+    /// What is still proven after a cut at `to`.
+    pub(crate) fn lowered_to(self, to: Offset) -> Self {
+        if self.through <= to {
+            return self;
+        }
+        Self {
+            through: to,
+            ends_crc: None,
+            ..self
+        }
+    }
 }
 
 /// What a log looked like when it was closed, complete and synced.

@@ -126,8 +126,6 @@ pub(crate) struct CutPlan {
     pub(crate) lowered: State,
     pub(crate) epochs: EpochList,
     pub(crate) checkpoint: Checkpoint,
-    /// Marks where they may stand once everything is done.
-    pub(crate) raised: State,
 }
 
 /// Where bytes about to be cut are kept.
@@ -138,7 +136,8 @@ pub(crate) struct SavePlan {
     pub(crate) tail_end: Offset,
 }
 
-/// The cut, in the order that leaves a prefix of this node's own history at every place.
+/// The cut, in the order that leaves a prefix of this node's own history at every place. The consume queues
+/// follow, and then the marks go up to where they may stand.
 pub(crate) fn cut_steps(plan: CutPlan) -> Vec<Step> {
     let mut steps = plan.aside;
     let into = plan.save.as_ref().map(|save| save.into.clone());
@@ -174,7 +173,6 @@ pub(crate) fn cut_steps(plan: CutPlan) -> Vec<Step> {
     all.extend(steps.into_iter().map(Step::Segment));
     all.push(Step::Epochs(plan.epochs));
     all.push(Step::Checkpoint(plan.checkpoint));
-    all.push(Step::State(plan.raised));
     all
 }
 
@@ -221,6 +219,7 @@ pub(crate) fn run_segment_steps(
     Ok(())
 }
 
-fn check(hook: &Option<Hook>) -> Result<(), Error> {
+/// Fails where a test has stopped the store.
+pub(crate) fn check(hook: &Option<Hook>) -> Result<(), Error> {
     hook.as_ref().map_or(Ok(()), |hook| hook.check())
 }

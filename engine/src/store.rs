@@ -2,13 +2,15 @@
 //! they become durable.
 //!
 //! Everything that changes a role, the epochs or where the log ends goes through here, one at a time
-//! under the role lock. Locks are taken in the order role, tail, then the log's own and the files.
+//! under the role lock. Locks are taken in the order role, tail, dispatch, then the log's own, the files.
 
 mod close;
 mod config;
 mod cut;
 mod lock;
 mod open;
+mod queue_view;
+mod queues;
 mod read;
 mod role;
 
@@ -25,13 +27,15 @@ use crate::error::Error;
 use crate::flush::{Flush, Marked};
 use crate::folder::Folder;
 use crate::position::{Epoch, Offset};
+use crate::queues::Queues;
 use crate::record::Message;
 use crate::steps::{Files, SegmentStep, run_segment_steps};
 
-pub use config::{MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, StoreConfig};
+pub use config::{DEFAULT_QUEUE_FILE_SIZE, MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, StoreConfig};
 pub use cut::Truncation;
 use lock::StoreLock;
 pub use open::OpenReport;
+pub use queue_view::{QueueEntry, QueueView, TimeBoundary};
 pub use read::{RecordView, Records, SegmentInfo};
 
 /// An open store folder.
@@ -49,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) folder: Folder,
     pub(crate) log: CommitLog,
     pub(crate) flush: Flush,
+    /// `None` if they are not kept.
+    pub(crate) queues: Option<Queues>,
     pub(crate) role: Mutex<Role>,
     pub(crate) disk: Mutex<Disk>,
     epochs: RwLock<Arc<EpochList>>,
@@ -178,6 +184,10 @@ impl Store {
     pub fn set_confirm(&self, offset: Offset) {
         let mut progress = self.shared.flush.progress();
         progress.confirm = progress.confirm.max(offset.min(self.shared.log.end()));
+        drop(progress);
+        if let Some(queues) = &self.shared.queues {
+            queues.wake();
+        }
     }
 }
 

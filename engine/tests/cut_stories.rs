@@ -266,7 +266,7 @@ fn k20_what_java_derived_from_the_log_is_out_of_its_sight_before_it_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let store = slave(dir.path(), 3);
     store.close().unwrap();
-    for name in ["index", "consumequeue/topic/0"] {
+    for name in ["index", "consumequeue/topic/0", "batchconsumequeue/b/0"] {
         fs::create_dir_all(dir.path().join(name)).unwrap();
     }
     let store = open(dir.path());
@@ -282,6 +282,10 @@ fn k20_what_java_derived_from_the_log_is_out_of_its_sight_before_it_is_wrong() {
     );
     store.fence();
     store.truncate(1000, epochs(&[(1, 0)]), "test").unwrap();
-    assert!(!dir.path().join("consumequeue").exists());
-    assert!(dir.path().join("aside/consumequeue/topic/0").exists());
+    assert!(
+        dir.path().join("consumequeue/topic/0").exists(),
+        "cut with the log"
+    );
+    assert!(!dir.path().join("batchconsumequeue").exists());
+    assert!(dir.path().join("aside/batchconsumequeue/b/0").exists());
 }

@@ -16,7 +16,8 @@ use std::path::Path;
 use epochlog_engine as engine;
 use epochlog_engine::{
     Checkpoint, CheckpointFile, CleanStop, EncodeOptions, EpochEntry, EpochList, Message,
-    MessageBatch, Stamp, State, StateFile, encode_into, encoded_len, sys_flag, write_filler,
+    MessageBatch, QueueUnit, QueuesMark, Stamp, State, StateFile, encode_into, encoded_len,
+    sys_flag, write_filler,
 };
 
 fn page() -> String {
@@ -294,7 +295,8 @@ fn the_state_table_is_what_is_written() {
     assert_eq!(file.len(), engine::STATE_FILE_LEN);
     let slot = &file[..engine::STATE_SLOT_LEN];
     let crc = crc32c::crc32c(&slot[..engine::STATE_SLOT_LEN - 4]).to_be_bytes();
-    let all = flag("clean") | flag("max epoch") | flag("served epoch");
+    let queues = flag("queues") | flag("queue ends") | flag("complete");
+    let all = flag("clean") | flag("max epoch") | flag("served epoch") | queues;
     expect(
         &read(slot, &fields(&page(), "## State file", 0), &[]),
         &[
@@ -315,7 +317,9 @@ fn the_state_table_is_what_is_written() {
             ("clean last record CRC", b"ABCD"),
             ("clean epoch file CRC", b"QRST"),
             ("clean checkpoint CRC", b"abcd"),
-            ("unused", &[0; 400]),
+            ("queues through", b"01234567"),
+            ("queue ends CRC", b"efgh"),
+            ("unused", &[0; 388]),
             ("CRC", &crc),
         ],
     );
@@ -327,6 +331,7 @@ fn the_state_flags_are_those_that_are_written() {
         clean: None,
         max_epoch: None,
         served_epoch: None,
+        queues: None,
         ..clean_state()
     };
     let max_epoch = State {
@@ -336,6 +341,14 @@ fn the_state_flags_are_those_that_are_written() {
     let served_epoch = State {
         served_epoch: Some(0),
         ..max_epoch
+    };
+    let queues = |ends_crc, complete| State {
+        queues: Some(QueuesMark {
+            through: 0,
+            ends_crc,
+            complete,
+        }),
+        ..none
     };
     let cases = [
         (none, 0),
@@ -355,6 +368,9 @@ fn the_state_flags_are_those_that_are_written() {
         ),
         (max_epoch, flag("max epoch")),
         (served_epoch, flag("max epoch") | flag("served epoch")),
+        (queues(None, false), flag("queues")),
+        (queues(Some(0), false), flag("queues") | flag("queue ends")),
+        (queues(None, true), flag("queues") | flag("complete")),
     ];
     for (state, flags) in cases {
         assert_eq!(state_file(state)[12..16], flags.to_be_bytes(), "{state:?}");
@@ -382,6 +398,11 @@ fn clean_state() -> State {
         scan_from: 0x0112_1314_1516_1718,
         generation: 0x8182_8384_8586_8788,
         sync_failed: false,
+        queues: Some(QueuesMark {
+            through: u64::from_be_bytes(*b"01234567"),
+            ends_crc: Some(u32::from_be_bytes(*b"efgh")),
+            complete: true,
+        }),
     }
 }
 
@@ -440,6 +461,46 @@ fn the_checkpoint_table_is_what_is_written() {
 }
 
 #[test]
+fn the_queue_unit_table_is_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = common::master(dir.path(), 1);
+    let mut message = common::message(b"hello");
+    message.properties = b"TAGS\x01TagA\x02";
+    store.append(&message).unwrap();
+    store.append(&message).unwrap();
+    let end = store.end_offset();
+    store.set_confirm(end);
+    store.close().unwrap();
+    let file = fs::read(dir.path().join("consumequeue/topic/0/00000000000000000000")).unwrap();
+    assert_eq!(file.len() as u64, engine::DEFAULT_QUEUE_FILE_SIZE);
+    let unit = &file[engine::QUEUE_UNIT_LEN..2 * engine::QUEUE_UNIT_LEN];
+    let size = u32::try_from(end / 2).unwrap();
+    expect(
+        &read(unit, &fields(&page(), "## Consume queue", 0), &[]),
+        &[
+            ("offset", &(end / 2).to_be_bytes()),
+            ("size", &size.to_be_bytes()),
+            ("tags code", &2_598_919_i64.to_be_bytes()),
+        ],
+    );
+    assert!(
+        file[2 * engine::QUEUE_UNIT_LEN..]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    assert_eq!(QueueUnit::decode(&engine::QUEUE_PRE_FILL), None);
+    let pre_fill = (0_i64, i32::MAX, 0_i64);
+    let bytes: Vec<_> = [
+        &pre_fill.0.to_be_bytes()[..],
+        &pre_fill.1.to_be_bytes(),
+        &pre_fill.2.to_be_bytes(),
+    ]
+    .concat();
+    assert_eq!(engine::QUEUE_PRE_FILL[..], bytes);
+    assert!(page().contains("(0, 2147483647, 0)"));
+}
+
+#[test]
 fn the_epoch_file_on_the_page_is_one_that_is_written() {
     let page = page();
     let text = page
@@ -490,6 +551,8 @@ fn the_constants_on_the_page_are_those_of_the_code() {
     let in_text = [
         ("MAX_EPOCH_FILE_LEN", engine::MAX_EPOCH_FILE_LEN),
         ("STATE_SLOT_LEN", engine::STATE_SLOT_LEN as u64),
+        ("QUEUE_UNIT_LEN", engine::QUEUE_UNIT_LEN as u64),
+        ("DEFAULT_QUEUE_FILE_SIZE", engine::DEFAULT_QUEUE_FILE_SIZE),
         ("STATE_SLOT_STRIDE", engine::STATE_SLOT_STRIDE as u64),
         ("STATE_FILE_LEN", engine::STATE_FILE_LEN as u64),
         ("CHECKPOINT_FILE_LEN", engine::CHECKPOINT_FILE_LEN as u64),
@@ -540,9 +603,10 @@ fn the_sys_flag_bits_on_the_page_are_those_of_the_code() {
 #[test]
 fn the_names_on_the_page_are_those_in_a_store_folder() {
     let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("consumequeue")).unwrap();
+    fs::create_dir(dir.path().join("index")).unwrap();
     let store = common::master(dir.path(), 1);
     common::append(&store, 9, 1000);
+    store.set_confirm(1000);
     store.demote(2).unwrap();
     store
         .truncate(1000, common::epochs(&[(1, 0)]), "a test")

@@ -98,14 +98,21 @@ impl CommitLog {
         Ok((len, crc32c::crc32c(bytes)))
     }
 
-    /// Makes the table of next queue offsets if it is not there: a walk over the whole log.
-    pub(crate) fn load_queue_offsets(&self, tail: &mut Tail) -> Result<(), Error> {
-        if tail.queues.is_some() {
-            return Ok(());
-        }
-        let mut queues = QueueOffsets::default();
+    /// Makes the table of next queue offsets out of `known`, which holds them for the log below `from`, a
+    /// record boundary, and a walk over what is behind.
+    pub(crate) fn load_queue_offsets(
+        &self,
+        tail: &mut Tail,
+        known: QueueOffsets,
+        from: Offset,
+    ) -> Result<(), Error> {
+        let mut queues = known;
         for segment in self.segments() {
-            self.walk_segment(&segment, |item| {
+            if segment.limit() <= from {
+                continue;
+            }
+            let from = from.max(segment.base());
+            self.walk_segment_from(&segment, from, |item| {
                 if let Item::Record(record) = item {
                     queues.put(&record);
                 }
@@ -122,7 +129,16 @@ impl CommitLog {
         segment: &Arc<Segment>,
         visit: impl FnMut(Item<'_>) -> bool,
     ) -> Result<(), Error> {
-        let Some(slice) = segment.slice(segment.base(), usize::MAX) else {
+        self.walk_segment_from(segment, segment.base(), visit)
+    }
+
+    fn walk_segment_from(
+        &self,
+        segment: &Arc<Segment>,
+        from: Offset,
+        visit: impl FnMut(Item<'_>) -> bool,
+    ) -> Result<(), Error> {
+        let Some(slice) = segment.slice(from, usize::MAX) else {
             return Ok(());
         };
         let structure = |_| CheckOptions::STRUCTURE;

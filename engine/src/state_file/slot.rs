@@ -6,7 +6,7 @@
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{CleanStop, State};
+use super::{CleanStop, QueuesMark, State};
 
 /// Bytes of a slot; one disk sector.
 pub const STATE_SLOT_LEN: usize = 512;
@@ -23,9 +23,12 @@ const CLEAN: u32 = 1 << 0;
 const SYNC_FAILED: u32 = 1 << 1;
 const HAS_MAX_EPOCH: u32 = 1 << 2;
 const HAS_SERVED_EPOCH: u32 = 1 << 3;
+const HAS_QUEUES: u32 = 1 << 4;
+const HAS_QUEUE_ENDS: u32 = 1 << 5;
+const QUEUES_COMPLETE: u32 = 1 << 6;
 
 const CRC_AT: usize = STATE_SLOT_LEN - 4;
-const UNUSED_LEN: usize = CRC_AT - 108;
+const UNUSED_LEN: usize = CRC_AT - 120;
 
 const _: () = assert!(size_of::<Slot>() == STATE_SLOT_LEN);
 
@@ -49,6 +52,8 @@ struct Slot {
     clean_last_record_crc: U32,
     clean_epoch_file_crc: U32,
     clean_checkpoint_crc: U32,
+    queues_through: U64,
+    queues_ends_crc: U32,
     unused: [u8; UNUSED_LEN],
     crc: U32,
 }
@@ -87,11 +92,15 @@ impl Unusable {
 /// The bytes of a slot that holds `state`.
 pub(super) fn encode(state: &State, sequence: u64) -> [u8; STATE_SLOT_LEN] {
     let clean = state.clean.unwrap_or_default();
+    let queues = state.queues.unwrap_or_default();
     let flag = |bit, set| if set { bit } else { 0 };
     let flags = flag(CLEAN, state.clean.is_some())
         | flag(SYNC_FAILED, state.sync_failed)
         | flag(HAS_MAX_EPOCH, state.max_epoch.is_some())
-        | flag(HAS_SERVED_EPOCH, state.served_epoch.is_some());
+        | flag(HAS_SERVED_EPOCH, state.served_epoch.is_some())
+        | flag(HAS_QUEUES, state.queues.is_some())
+        | flag(HAS_QUEUE_ENDS, queues.ends_crc.is_some())
+        | flag(QUEUES_COMPLETE, queues.complete);
     let mut slot = Slot {
         magic: MAGIC,
         version: U32::new(STATE_VERSION),
@@ -110,6 +119,8 @@ pub(super) fn encode(state: &State, sequence: u64) -> [u8; STATE_SLOT_LEN] {
         clean_last_record_crc: U32::new(clean.last_record_crc),
         clean_epoch_file_crc: U32::new(clean.epoch_file_crc),
         clean_checkpoint_crc: U32::new(clean.checkpoint_crc),
+        queues_through: U64::new(queues.through),
+        queues_ends_crc: U32::new(queues.ends_crc.unwrap_or_default()),
         unused: [0; UNUSED_LEN],
         crc: U32::new(0),
     };
@@ -156,6 +167,11 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(State, u64), Unusable> {
         scan_from: slot.scan_from.get(),
         generation: slot.generation.get(),
         sync_failed: has(SYNC_FAILED),
+        queues: has(HAS_QUEUES).then(|| QueuesMark {
+            through: slot.queues_through.get(),
+            ends_crc: has(HAS_QUEUE_ENDS).then(|| slot.queues_ends_crc.get()),
+            complete: has(QUEUES_COMPLETE),
+        }),
     };
     Ok((state, slot.sequence.get()))
 }

@@ -15,6 +15,11 @@ fn state(max_epoch: u32) -> State {
         scan_from: 1024,
         generation: 9,
         sync_failed: false,
+        queues: Some(QueuesMark {
+            through: 2048,
+            ends_crc: (!max_epoch.is_multiple_of(2)).then_some(max_epoch),
+            complete: max_epoch.is_multiple_of(3),
+        }),
     }
 }
 

@@ -174,7 +174,12 @@ fn move_aside(folder: &Folder, name: &str, into: &Path) -> Result<(), Error> {
         return Ok(());
     }
     make_directory(into)?;
-    let target = into.join(name);
+    // Under a name that is free: an earlier one of that name may be there.
+    let numbered = (1..).map(|number| into.join(format!("{name}.{number}")));
+    let target = std::iter::once(into.join(name))
+        .chain(numbered)
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| into.join(name));
     fs::rename(&from, &target).map_err(Error::io("move aside", &from))?;
     allocate::sync_directory(into)?;
     allocate::sync_directory(folder.root())

@@ -37,6 +37,7 @@ impl Store {
         self.stop_threads();
         let marked = settled
             .and_then(|()| shared.sync_to(shared.log.end()))
+            .and_then(|end| shared.finish_queues().map(|()| end))
             .and_then(|end| shared.write_clean_stop(end));
         shared.closed.store(true, Ordering::SeqCst);
         drop(shared.lock.lock().take());
@@ -62,6 +63,9 @@ impl Store {
     fn stop_threads(&self) {
         self.shared.flush.stop();
         self.shared.log.stop_prepare();
+        if let Some(queues) = &self.shared.queues {
+            queues.stop();
+        }
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store panicked");

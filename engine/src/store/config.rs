@@ -4,16 +4,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::position::Offset;
 use crate::record::EncodeOptions;
 use crate::recovery::Progress;
 use crate::segment::Segment;
 use crate::steps::Hook;
+
+use super::queues::check_file_size;
 
 /// The shortest segment, in bytes: room for a small record and a filler.
 pub const MIN_SEGMENT_SIZE: u64 = 512;
 
 /// The longest segment, in bytes: a filler's length is a signed 32-bit number.
 pub const MAX_SEGMENT_SIZE: u64 = i32::MAX as u64;
+
+/// Java's length of a consume queue file, in bytes: 300,000 messages.
+pub const DEFAULT_QUEUE_FILE_SIZE: u64 = 6_000_000;
 
 /// Stands in for the sync of a segment.
 pub(crate) type SyncSegment = Arc<dyn Fn(&Segment) -> Result<(), Error> + Send + Sync>;
@@ -41,8 +47,20 @@ pub struct StoreConfig {
     /// Bytes that a truncation cuts are first copied to `truncated/` if they are no more than this;
     /// `None` turns that off. Bytes below the confirm offset are kept however many. Default 1 GiB.
     pub save_truncated_bytes: Option<u64>,
-    /// Told (bytes read, bytes at most) while an open scans records.
+    /// Keep a consume queue for each (topic, queue id): what messages are read by, and what says the next
+    /// queue offsets. Without them a promotion walks the whole log, and a cut takes those Java left out of
+    /// its sight. Default yes.
+    pub consume_queues: bool,
+    /// Bytes of each consume queue file, a multiple of 20 up to 1 GiB (RocketMQ:
+    /// mappedFileSizeConsumeQueue). Queues with files of another length are made again. Default 6000000.
+    pub queue_file_size: u64,
+    /// Time between background syncs of the consume queues, in ms; what a crash of the machine takes back
+    /// is made again from the log. Default 5000.
+    pub queue_flush_interval_ms: u64,
+    /// Told (bytes read, bytes at most) while an open scans records or makes consume queues again.
     pub progress: Option<Progress>,
+    /// Told the dispatch position before each step of the dispatcher.
+    pub(crate) before_dispatch: Option<Arc<dyn Fn(Offset) + Send + Sync>>,
     pub(crate) stop_before: Option<Hook>,
     pub(crate) sync_segment: Option<SyncSegment>,
 }
@@ -60,13 +78,18 @@ impl StoreConfig {
             max_dirty_bytes: 256 << 20,
             prefault_ahead_bytes: 64 << 20,
             save_truncated_bytes: Some(1 << 30),
+            consume_queues: true,
+            queue_file_size: DEFAULT_QUEUE_FILE_SIZE,
+            queue_flush_interval_ms: 5000,
             progress: None,
+            before_dispatch: None,
             stop_before: None,
             sync_segment: None,
         }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
+        check_file_size(self.queue_file_size)?;
         if (MIN_SEGMENT_SIZE..=MAX_SEGMENT_SIZE).contains(&self.segment_size) {
             return Ok(());
         }
@@ -92,6 +115,9 @@ impl std::fmt::Debug for StoreConfig {
             .field("max_dirty_bytes", &self.max_dirty_bytes)
             .field("prefault_ahead_bytes", &self.prefault_ahead_bytes)
             .field("save_truncated_bytes", &self.save_truncated_bytes)
+            .field("consume_queues", &self.consume_queues)
+            .field("queue_file_size", &self.queue_file_size)
+            .field("queue_flush_interval_ms", &self.queue_flush_interval_ms)
             .finish_non_exhaustive()
     }
 }

@@ -8,18 +8,20 @@ use crate::commit_log::{Retraction, Tail};
 use crate::epoch_list::EpochList;
 use crate::error::Error;
 use crate::flush::Marked;
+use crate::folder::CONSUME_QUEUES;
 use crate::position::Offset;
+use crate::state_file::State;
 use crate::steps::{CutPlan, SavePlan, SegmentStep, Step, cut_steps, run_steps};
 
 use super::{Disk, INDEX, Role, Shared, Store};
 
-/// What of Java's is derived from the log and speaks of bytes that a cut takes away.
-const DERIVED: [&str; 4] = [
-    "consumequeue",
-    "consumequeue_ext",
-    "batchconsumequeue",
-    INDEX,
-];
+/// What of Java's is derived from the log, speaks of bytes that a cut takes away, and is not kept here.
+const DERIVED: [&str; 2] = [BATCH_QUEUES, INDEX];
+
+/// Not kept either if queues are not.
+const QUEUES: [&str; 2] = [CONSUME_QUEUES, "consumequeue_ext"];
+
+const BATCH_QUEUES: &str = "batchconsumequeue";
 
 /// What a truncation did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,12 +143,14 @@ impl Shared {
         };
         let flushed = self.flush.flushed();
         let confirm = self.flush.progress().confirm;
+        // The dispatcher rests until the queues have followed.
+        let last = last_record.map(|at| (at, last_store_ms));
+        let queues_cut = self.retract_queues(to, last)?;
         let retraction = self.log.retract(tail, to)?;
         self.log
             .set_last_record(last_record.unwrap_or(min), last_store_ms);
         let mut disk = self.disk.lock();
-        let generation = disk.files.state().generation + 1;
-        self.flush.lower(to, generation);
+        self.flush.lower(to, disk.files.state().generation + 1);
         let below_confirm = to < confirm;
         let cut_bytes = retraction.old_end - to;
         if below_confirm {
@@ -160,14 +164,8 @@ impl Shared {
         let save = self.save_plan(to, &retraction, reason, below_confirm);
         let saved_to = save.as_ref().map(|save| save.into.clone());
         let confirm = confirm.min(to);
-        let checkpoint = self.checkpoint_after_cut(&mut disk, confirm, last_store_ms)?;
-        let mut lowered = disk.files.state();
-        lowered.flushed = lowered.flushed.min(to);
-        lowered.scan_from = lowered
-            .scan_from
-            .min(last_record.unwrap_or(min))
-            .min(lowered.flushed);
-        lowered.generation = generation;
+        let checkpoint = self.checkpoint_after_cut(&mut disk, confirm, last)?;
+        let lowered = self.lowered(&disk, to, last_record.unwrap_or(min));
         let mut raised = lowered;
         raised.flushed = to;
         let plan = CutPlan {
@@ -185,9 +183,13 @@ impl Shared {
             lowered,
             epochs: epochs.clone(),
             checkpoint,
-            raised,
         };
         self.run(&mut disk, &cut_steps(plan))?;
+        if let Some(cut) = queues_cut {
+            let followed = cut.follow();
+            followed.map_err(|error| self.fail_with(&mut disk, error))?;
+        }
+        self.run(&mut disk, &[Step::State(raised)])?;
         disk.proven = None;
         disk.marked = Marked::now(to, confirm);
         let removed_segments = retraction.removed_segments;
@@ -201,6 +203,18 @@ impl Shared {
             saved_to,
             below_confirm,
         })
+    }
+
+    /// The state whose marks vouch for nothing behind the cut.
+    fn lowered(&self, disk: &Disk, to: Offset, last_record: Offset) -> State {
+        let mut state = disk.files.state();
+        state.flushed = state.flushed.min(to);
+        state.scan_from = state.scan_from.min(last_record).min(state.flushed);
+        state.generation += 1;
+        // Queues that are not kept are moved aside.
+        let queues = state.queues.filter(|_| self.queues.is_some());
+        state.queues = queues.map(|mark| mark.lowered_to(to));
+        state
     }
 
     fn save_plan(
@@ -235,22 +249,34 @@ impl Shared {
         &self,
         disk: &mut Disk,
         confirm: Offset,
-        last_store_ms: i64,
+        last: Option<(Offset, i64)>,
     ) -> Result<Checkpoint, Error> {
         let read = disk.files.checkpoint();
         let mut checkpoint = read.map_err(|error| self.fail_with(disk, error))?;
-        let last = &mut checkpoint.physic_msg_timestamp_ms;
-        *last = last_store_ms.min(*last);
-        // Java makes consume queues and index anew from records younger than these.
-        checkpoint.logics_msg_timestamp_ms = 0;
+        let physic = &mut checkpoint.physic_msg_timestamp_ms;
+        *physic = last.map_or(0, |(_, store_ms)| store_ms).min(*physic);
+        // Java makes queues and index anew from the records behind these places.
         checkpoint.index_msg_timestamp_ms = 0;
+        let queues_stay = self.queues.is_some() && !self.folder.root().join(BATCH_QUEUES).exists();
+        let last = if queues_stay { last } else { None };
+        let (offset, store_ms) = last.unwrap_or_default();
+        let logics = &mut checkpoint.logics_msg_timestamp_ms;
+        *logics = store_ms.min(*logics);
+        let logics = &mut checkpoint.logics_physical_offset;
+        *logics = offset.cast_signed().min(*logics);
         checkpoint.confirm_offset = confirm.cast_signed();
         Ok(checkpoint)
     }
 
     fn derived_aside(&self) -> Vec<SegmentStep> {
+        let queues = if self.queues.is_some() {
+            &[]
+        } else {
+            &QUEUES[..]
+        };
         let there = DERIVED
             .into_iter()
+            .chain(queues.iter().copied())
             .filter(|name| self.folder.root().join(name).exists());
         there
             .map(|name| SegmentStep::MoveAside {

@@ -20,10 +20,11 @@ use crate::position::Offset;
 use crate::recovery::{Examination, Findings, Torn, examine, open_steps};
 use crate::region::is_held_past;
 use crate::segment::{Segment, to_len};
-use crate::state_file::State;
+use crate::state_file::{QueuesMark, State};
 use crate::steps::{Files, run_steps};
 
 use super::lock::StoreLock;
+use super::queues::{QueuesStart, dispatch_loop, open_queues, queue_sync_loop};
 use super::{Disk, Role, Shared, Store, StoreConfig};
 
 /// What an open found, and what it changed.
@@ -43,6 +44,8 @@ pub struct OpenReport {
     pub unexpected: Vec<PathBuf>,
     /// Epoch entries that started behind the end were dropped.
     pub epochs_dropped: bool,
+    /// No mark proved the consume queues: they were held against the whole log.
+    pub queues_verified: bool,
     /// Bytes of each segment.
     pub segment_size: u64,
 }
@@ -74,18 +77,30 @@ impl Store {
         })?;
         report(&folder, &findings);
         let mut files = Files::new(&folder);
-        let (dirty, flushed) = states(&findings, boot_id);
+        let mark = queues_mark(&folder, &findings);
+        let (dirty, flushed) = states(&findings, boot_id, mark);
         let held = held_past_end(&findings)?;
         let steps = open_steps(&findings, std::process::id(), held, dirty, flushed);
         let hook = &config.stop_before;
         run_steps(&steps, &folder, findings.segment_size, &mut files, hook)?;
         let confirm = files.checkpoint()?.confirm_offset.cast_unsigned();
         let log = open_log(&folder, &config, &findings)?;
+        // What was marked as dispatched was confirmed.
+        let confirm = confirm.max(mark.map_or(0, |mark| mark.through));
         let confirm = floor(&log, &findings, confirm)?;
+        let start = QueuesStart {
+            folder: &folder,
+            config: &config,
+            log: &log,
+            confirm,
+            mark,
+        };
+        let (queues, queues_verified) = open_queues(&start, &mut files)?;
         let shared = Arc::new(Shared {
             flush: Flush::new(findings.end, confirm, files.state().generation),
             folder,
             log,
+            queues,
             role: Mutex::new(Role::default()),
             disk: Mutex::new(Disk {
                 marked: Marked::now(files.state().flushed, confirm),
@@ -95,17 +110,16 @@ impl Store {
             }),
             epochs: RwLock::new(Arc::new(findings.epochs.clone())),
             boot_id,
-            report: OpenReport::of(findings),
+            report: OpenReport::of(findings, queues_verified),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
             config,
         });
-        let mut threads = vec![spawn("epochlog-flush", &shared, flush_loop)?];
-        if shared.config.prefault_ahead_bytes > 0 {
-            threads.push(spawn("epochlog-prepare", &shared, |shared| {
-                prepare_loop(&shared.log)
-            })?);
+        // What was found out with a walk over the log is not to be found out again.
+        if queues_verified && let Err(error) = shared.sync_queues() {
+            tracing::warn!(%error, "the consume queues could not be synced");
         }
+        let threads = start_threads(&shared)?;
         Ok(Self {
             shared,
             threads: Mutex::new(threads),
@@ -114,7 +128,7 @@ impl Store {
 }
 
 impl OpenReport {
-    fn of(findings: Findings) -> Self {
+    fn of(findings: Findings, queues_verified: bool) -> Self {
         Self {
             clean: findings.clean,
             scanned_bytes: findings.scanned_bytes,
@@ -123,13 +137,23 @@ impl OpenReport {
             removed: findings.leftovers,
             unexpected: findings.unexpected,
             epochs_dropped: findings.epochs_changed,
+            queues_verified,
             segment_size: findings.segment_size,
         }
     }
 }
 
+/// The mark that proves the consume queues, unless somebody else had the folder since it was written.
+fn queues_mark(folder: &Folder, findings: &Findings) -> Option<QueuesMark> {
+    let state = findings.state?;
+    let touched = !findings.clean && (state.clean.is_some() || !folder.abort().exists());
+    state
+        .queues
+        .filter(|mark| !touched && mark.through <= findings.end)
+}
+
 /// The state while open, and the one once what was scanned is durable.
-fn states(findings: &Findings, boot_id: [u8; 16]) -> (State, State) {
+fn states(findings: &Findings, boot_id: [u8; 16], queues: Option<QueuesMark>) -> (State, State) {
     let before = findings.state.unwrap_or(State {
         // A folder of Java's: it has followed what its epoch file names, and served unknown epochs.
         max_epoch: findings.epochs.last().map(|last| last.epoch),
@@ -148,6 +172,7 @@ fn states(findings: &Findings, boot_id: [u8; 16]) -> (State, State) {
         flushed,
         scan_from: before.scan_from.clamp(findings.min, flushed),
         generation: before.generation + 1,
+        queues,
         ..before
     };
     let durable = State {
@@ -228,6 +253,20 @@ fn report(folder: &Folder, findings: &Findings) {
         let folder = folder.root().display();
         tracing::warn!(%folder, offset, why, cut_bytes, "the log ends at a record that is not whole");
     }
+}
+
+fn start_threads(shared: &Arc<Shared>) -> Result<Vec<thread::JoinHandle<()>>, Error> {
+    let mut threads = vec![spawn("epochlog-flush", shared, flush_loop)?];
+    if shared.config.prefault_ahead_bytes > 0 {
+        threads.push(spawn("epochlog-prepare", shared, |shared| {
+            prepare_loop(&shared.log)
+        })?);
+    }
+    if shared.queues.is_some() {
+        threads.push(spawn("epochlog-dispatch", shared, dispatch_loop)?);
+        threads.push(spawn("epochlog-queues", shared, queue_sync_loop)?);
+    }
+    Ok(threads)
 }
 
 fn spawn(

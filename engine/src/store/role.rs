@@ -14,8 +14,8 @@ impl Store {
     /// the log's end. Promise and entry are durable on return. Asked again for the same epoch it
     /// answers the same entry; an epoch served before keeps its start.
     ///
-    /// The first promotion after an open with a log of its own walks the whole log for the next queue
-    /// offsets.
+    /// The next queue offsets come from the consume queues and the records behind them; the first
+    /// promotion after an open walks those, and the whole log if queues are not kept.
     ///
     /// # Errors
     /// [`Error::StaleEpoch`] if a newer epoch was seen, [`Error::NeedsNewerEpoch`] if this epoch was
@@ -37,7 +37,7 @@ impl Store {
         shared.begin_writes(&mut role)?;
         let mut tail = shared.log.lock_tail();
         shared.settle(&mut tail)?;
-        shared.log.load_queue_offsets(&mut tail)?;
+        shared.load_queue_offsets(&mut tail)?;
         let end = shared.log.end();
         let mut list = (*shared.epochs()).clone();
         let mut changed = list.drop_starting_after(end);

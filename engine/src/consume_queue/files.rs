@@ -1,0 +1,362 @@
+//! The files of one queue, as one row of bytes that may begin anywhere, and the handles all queues share.
+//!
+//! Files are written with positioned writes, not through a mapping. A store has thousands of queues,
+//! most of them nearly empty: a file is sparse (Java's are too), and a write that finds the disk full is
+//! an error here where a store into a mapped hole would be a SIGBUS. How many files are open at a time is
+//! bounded by [`FileCache`], however many queues there are.
+//!
+//! A file has its full length from the moment it has its name, as Java demands; a file of no length is
+//! one whose making was interrupted.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::allocate;
+use crate::error::Error;
+use crate::folder::segment_name;
+use crate::steps::{Hook, check as stop_here};
+
+/// Queue files open at a time.
+const MAX_OPEN_FILES: usize = 256;
+
+/// Bytes of one write of pre-fill, and of one look for leftovers.
+const CHUNK: usize = 64 * 1024;
+
+/// Handles of queue files, by the queue's number and the file's first byte. A file that is asked for
+/// rarely is closed; what was written to it is synced through another handle.
+#[derive(Default)]
+pub(crate) struct FileCache {
+    open: Mutex<OpenFiles>,
+}
+
+#[derive(Default)]
+struct OpenFiles {
+    files: HashMap<(u32, u64), (Arc<File>, u64)>,
+    clock: u64,
+}
+
+impl FileCache {
+    fn get(&self, key: (u32, u64), path: &Path) -> Result<Arc<File>, Error> {
+        let mut open = self.open.lock();
+        open.clock += 1;
+        let now = open.clock;
+        if let Some((file, used)) = open.files.get_mut(&key) {
+            *used = now;
+            return Ok(Arc::clone(file));
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(Error::io("open", path))?;
+        let file = Arc::new(file);
+        open.put(key, Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn put(&self, key: (u32, u64), file: Arc<File>) {
+        self.open.lock().put(key, file);
+    }
+
+    fn forget(&self, key: (u32, u64)) {
+        self.open.lock().files.remove(&key);
+    }
+}
+
+impl OpenFiles {
+    fn put(&mut self, key: (u32, u64), file: Arc<File>) {
+        if self.files.len() >= MAX_OPEN_FILES {
+            let oldest = self.files.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                self.files.remove(&oldest);
+            }
+        }
+        self.clock += 1;
+        self.files.insert(key, (file, self.clock));
+    }
+}
+
+/// What the files of every queue have in common.
+#[derive(Clone)]
+pub(crate) struct FileSettings {
+    /// Bytes of each file, a multiple of a unit.
+    pub(crate) file_size: u64,
+    pub(crate) cache: Arc<FileCache>,
+    pub(crate) hook: Option<Hook>,
+}
+
+/// The files of one queue: equal lengths, no gap.
+pub(crate) struct QueueFiles {
+    settings: FileSettings,
+    dir: PathBuf,
+    /// This queue's number in the cache.
+    number: u32,
+    /// First byte of the first file.
+    first: u64,
+    /// Behind the last byte of the last file; equal to `first` if there is none.
+    limit: u64,
+    /// First bytes of files with bytes that were not synced.
+    unsynced: BTreeSet<u64>,
+    /// A file was made or removed since the directory was synced.
+    renamed: bool,
+}
+
+/// Files and directories of a queue to be made durable.
+#[derive(Default)]
+pub(crate) struct Unsynced {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) dirs: Vec<PathBuf>,
+}
+
+impl Unsynced {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.dirs.is_empty()
+    }
+}
+
+impl QueueFiles {
+    /// The files in `dir`, which were found to take `[first, limit)`.
+    pub(crate) fn new(
+        settings: FileSettings,
+        dir: PathBuf,
+        number: u32,
+        range: std::ops::Range<u64>,
+    ) -> Self {
+        Self {
+            settings,
+            dir,
+            number,
+            first: range.start,
+            limit: range.end,
+            unsynced: BTreeSet::new(),
+            renamed: false,
+        }
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.settings.file_size
+    }
+
+    pub(crate) fn path_of(&self, at: u64) -> PathBuf {
+        self.dir.join(segment_name(self.base(at)))
+    }
+
+    fn base(&self, at: u64) -> u64 {
+        at - at % self.size()
+    }
+
+    fn file(&self, base: u64) -> Result<Arc<File>, Error> {
+        self.settings
+            .cache
+            .get((self.number, base), &self.path_of(base))
+    }
+
+    /// Fills `bytes` from `at` on; all of it lies in the files.
+    pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let mut at = at;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let base = self.base(at);
+            let here = clamp_len(base + self.size() - at, rest.len());
+            let (part, behind) = rest.split_at_mut(here);
+            self.file(base)?
+                .read_exact_at(part, at - base)
+                .map_err(Error::io("read", &self.path_of(at)))?;
+            at += here as u64;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` at `at`, which lies in the files or right behind them; makes the files that are
+    /// missing. Nothing is durable.
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut at = at;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let base = self.base(at);
+            let file = if base == self.limit {
+                self.make(base)?
+            } else {
+                self.file(base)?
+            };
+            let here = clamp_len(base + self.size() - at, rest.len());
+            self.unsynced.insert(base);
+            file.write_all_at(&rest[..here], at - base)
+                .map_err(Error::io("write", &self.path_of(at)))?;
+            at += here as u64;
+            rest = &rest[here..];
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, base: u64) -> Result<Arc<File>, Error> {
+        let path = self.path_of(base);
+        fs::create_dir_all(&self.dir).map_err(Error::io("create", &self.dir))?;
+        self.renamed = true;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|file| file.set_len(self.size()).map(|()| file))
+            .map_err(Error::io("create", &path))?;
+        let file = Arc::new(file);
+        self.settings
+            .cache
+            .put((self.number, base), Arc::clone(&file));
+        self.unsynced.insert(base);
+        self.limit = base + self.size();
+        Ok(file)
+    }
+
+    /// Lets the queue, which has no files, begin at `at`: units of `fill` stand before it in its file.
+    pub(crate) fn begin_at(&mut self, at: u64, fill: &[u8]) -> Result<(), Error> {
+        assert_eq!(self.first, self.limit, "only a queue without files begins");
+        let base = self.base(at);
+        (self.first, self.limit) = (base, base);
+        let chunk = fill.repeat(CHUNK / fill.len());
+        let mut done = base;
+        while done < at {
+            let len = clamp_len(at - done, chunk.len());
+            if let Err(error) = self.write(done, &chunk[..len]) {
+                // Half-filled it is no beginning; the next attempt makes the file anew.
+                self.limit = self.first;
+                return Err(error);
+            }
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes the row of bytes end at `at`, durably: later files go, newest first, and what is left of
+    /// the file behind `at` reads as zero. Nothing is written if that is so already.
+    pub(crate) fn cut(&mut self, at: u64) -> Result<(), Error> {
+        let before = self.limit;
+        while self.limit > self.first && self.limit - self.size() >= at {
+            self.remove(self.limit - self.size())?;
+            self.limit -= self.size();
+        }
+        if self.limit < before {
+            allocate::sync_directory(&self.dir)?;
+        }
+        if at < self.limit {
+            let base = self.base(at);
+            let file = self.file(base)?;
+            let path = self.path_of(at);
+            let written = first_written(&file, at - base, self.size());
+            if written.map_err(Error::io("read", &path))? {
+                stop_here(&self.settings.hook)?;
+                allocate::punch(&file, at - base, self.size())
+                    .map_err(Error::io("erase the end of", &path))?;
+                self.unsynced.remove(&base);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all files, durably.
+    pub(crate) fn clear(&mut self) -> Result<(), Error> {
+        self.cut(self.first)?;
+        (self.first, self.limit) = (0, 0);
+        Ok(())
+    }
+
+    /// Removes files that are none of the row, durably.
+    pub(crate) fn remove_stray(&mut self, bases: &[u64]) -> Result<(), Error> {
+        // Newest first, so that an interruption leaves no other gap.
+        for base in bases.iter().rev() {
+            self.remove(*base)?;
+        }
+        if bases.is_empty() {
+            return Ok(());
+        }
+        allocate::sync_directory(&self.dir)
+    }
+
+    /// Removes the first file; there is another one.
+    pub(crate) fn remove_first(&mut self) -> Result<(), Error> {
+        assert!(self.first + self.size() < self.limit, "the last file stays");
+        self.remove(self.first)?;
+        self.first += self.size();
+        self.renamed = true;
+        Ok(())
+    }
+
+    fn remove(&mut self, base: u64) -> Result<(), Error> {
+        stop_here(&self.settings.hook)?;
+        let path = self.path_of(base);
+        self.settings.cache.forget((self.number, base));
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("remove", &path)(error));
+            }
+            _ => {}
+        }
+        self.unsynced.remove(&base);
+        Ok(())
+    }
+
+    /// What is to be synced, told once: whoever takes it syncs it or gives it back.
+    pub(crate) fn take_unsynced(&mut self, into: &mut Unsynced) {
+        for base in std::mem::take(&mut self.unsynced) {
+            into.files.push(self.path_of(base));
+        }
+        if std::mem::take(&mut self.renamed) {
+            into.dirs.push(self.dir.clone());
+        }
+    }
+
+    /// Everything there is was not synced.
+    pub(crate) fn distrust(&mut self) {
+        let mut base = self.first;
+        while base < self.limit {
+            self.unsynced.insert(base);
+            base += self.size();
+        }
+        self.renamed = true;
+    }
+}
+
+/// Whether a byte of `[from, to)` is not zero. Holes are not read.
+fn first_written(file: &File, from: u64, to: u64) -> io::Result<bool> {
+    let mut at = from;
+    let mut chunk = vec![0; CHUNK];
+    while at < to {
+        let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => return Ok(false),
+            // A file system that knows no holes has data everywhere.
+            Err(_) => at,
+        };
+        if data >= to {
+            return Ok(false);
+        }
+        let len = clamp_len(to - data, CHUNK);
+        file.read_exact_at(&mut chunk[..len], data)?;
+        if chunk[..len].iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        at = data + len as u64;
+    }
+    Ok(false)
+}
+
+fn clamp_len(len: u64, most: usize) -> usize {
+    usize::try_from(len).map_or(most, |len| len.min(most))
+}
