@@ -114,7 +114,8 @@ pub enum Refusal {
     /// The lists share no entry.
     #[error(
         "no epoch is common to this replica ({own}) and the master ({master}); check that the \
-         master belongs to this group, then discard this replica's log with `epochlog repair resync`"
+         master belongs to this group, then discard this replica's log with \
+         `epochlog repair resync`"
     )]
     NoCommonEpoch {
         /// The slave's list, shortened.

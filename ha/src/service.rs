@@ -1,13 +1,13 @@
-//! The service that keeps one node's log replicated: roles, writes, and the loops that feed the pure
-//! parts.
+//! The service that keeps one node's log replicated: roles, writes, and the loops that feed the
+//! pure parts.
 //!
 //! Threads: one drives the master's fan-out over all slaves, one the slave's connection to its
-//! master, one syncs when a write waits for the disk. Role changes come from outside, one at a time.
+//! master, one syncs when a write waits for the disk. Role changes come from outside, one by one.
 //!
 //! Order of a role change. To master: the slave's connection is over and what it left is erased;
-//! the promise and the epoch's entry are durable; only then is there a term, are handshakes answered
-//! and writes taken. From master: writes are refused; the term ends, so that nothing is acknowledged
-//! any more and what waits ends as unknown; the promise is durable; every connection is reset and
+//! the promise and the epoch's entry are durable; only then is there a term, are handshakes
+//! answered and writes taken. From master: writes are refused; the term ends, so that nothing is
+//! acknowledged any more and what waits ends as unknown; the promise is durable; every connection is reset and
 //! over; only then is another master followed.
 
 mod clock;
@@ -117,7 +117,8 @@ impl HaService {
         let slave = Follower::new(Arc::clone(&core), follower);
         service.spawn("epochlog-slave", move || slave.run())?;
         service.spawn("epochlog-flush", move || flusher::run(&core))?;
-        tracing::info!(%listen_addr, broker_id = service.core.config.broker_id, "replication is up");
+        let broker_id = service.core.config.broker_id;
+        tracing::info!(%listen_addr, broker_id, "replication is up");
         Ok(service)
     }
 
@@ -154,8 +155,8 @@ impl HaService {
         self.core.fanout.wake();
     }
 
-    /// Writes one message as master. `on_done` is told how it ended, exactly once, on this thread or
-    /// on one of the service's: it must be short and change no role.
+    /// Writes one message as master. `on_done` is told how it ended, exactly once, on this thread
+    /// or on one of the service's: it must be short and change no role.
     pub fn append(
         &self,
         message: &Message<'_>,

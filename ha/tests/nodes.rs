@@ -17,16 +17,18 @@ mod link;
 #[path = "nodes/stories.rs"]
 mod stories;
 
+use epochlog_ha::TransportKind;
+
 macro_rules! told_for_each_transport {
     ($($story:ident),* $(,)?) => {
         mod over_the_ring {
-            $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::Uring); })*
+            $(#[test] fn $story() { super::stories::$story(super::TransportKind::Uring); })*
         }
         mod over_tokio_uring {
-            $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::TokioUring); })*
+            $(#[test] fn $story() { super::stories::$story(super::TransportKind::TokioUring); })*
         }
         mod over_plain_sockets {
-            $(#[test] fn $story() { super::stories::$story(epochlog_ha::TransportKind::Std); })*
+            $(#[test] fn $story() { super::stories::$story(super::TransportKind::Std); })*
         }
     };
 }

@@ -3,7 +3,8 @@
 //! shortest log), tails are lost. No sockets, no threads, no clock: a seed is a schedule.
 //!
 //! Held at every ack: the slave's log is the master's up to there. Held at the end, when nothing is
-//! cut any more: all logs and all lists are equal. A failure prints its seed; `PAIR_SEED` replays it.
+//! cut any more: all logs and all lists are equal. A failure prints its seed; `PAIR_SEED` replays
+//! it.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 #[path = "pair/node.rs"]

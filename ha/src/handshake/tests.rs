@@ -515,9 +515,10 @@ proptest! {
                 continue;
             }
             let (master, slave) = (nodes[m].clone(), nodes[s].clone());
+            let (slave_end, master_end) = (slave.bytes.len() as u64, master.bytes.len() as u64);
             let got = decide(
-                SlaveSide { epochs: &slave.epochs, min: 0, end: slave.bytes.len() as u64, role_epoch: None },
-                MasterSide { epochs: &master.epochs, end: master.bytes.len() as u64, role_epoch: None },
+                SlaveSide { epochs: &slave.epochs, min: 0, end: slave_end, role_epoch: None },
+                MasterSide { epochs: &master.epochs, end: master_end, role_epoch: None },
                 |_| true,
             );
             // Unlike a real fresh cluster the first entries may differ: then nothing may be cut.

@@ -1,8 +1,8 @@
 //! The master's side: one thread, one transport, all slaves.
 //!
 //! The loop feeds the connection machines and sends what they ask for, straight from the mapped
-//! log. It holds no policy of its own. Every turn reads the log's end before its epochs: an end read
-//! later could lie in an epoch the list does not have yet, and be sent under the old one.
+//! log. It holds no policy of its own. Every turn reads the log's end before its epochs: an end
+//! read later could lie in an epoch the list does not have yet, and be sent under the old one.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -294,7 +294,8 @@ impl Fanout {
             return Ok(());
         };
         let (addr, learner) = (peer.addr, peer.machine.is_learner());
-        tracing::info!(%addr, broker_id = peer.machine.broker_id(), offset, end, learner, "slave joined");
+        let broker_id = peer.machine.broker_id();
+        tracing::info!(%addr, broker_id, offset, end, learner, "slave joined");
         let Some(broker_id) = peer.machine.broker_id() else {
             return Ok(());
         };
@@ -340,8 +341,8 @@ impl Fanout {
         if counted == Some(AckCounted::NeverSent) {
             tracing::error!(
                 addr = %peer.addr, broker_id, offset,
-                "this slave holds bytes of the present epoch that this master never sent it: a tail \
-                 it had cut has come back; it counts for nothing until it joins anew. Discard its \
+                "this slave holds bytes of the present epoch that this master never sent it: a \
+                 tail it had cut has come back; it counts for nothing until it joins anew. Discard its \
                  log with `epochlog repair resync` there"
             );
         }

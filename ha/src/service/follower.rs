@@ -1,8 +1,8 @@
 //! The slave's side: one thread, one transport, one connection to the master.
 //!
 //! The loop carries out what the connection machine asks for, one action after the other. At any
-//! time at most one receive is outstanding: of a header into a small buffer, of a body straight into
-//! the mapped log, or of bytes to be compared. The receiver of the store is open exactly while the
+//! time at most one receive is outstanding: of a header into a small buffer, of a body straight
+//! into the mapped log, or of bytes to be compared. The receiver of the store is open exactly while the
 //! connection is in TRANSFER; it is finished, and so what was not published erased, before anything
 //! else happens to the log.
 

@@ -34,9 +34,9 @@ impl HaService {
     /// A master that is master again in a newer epoch keeps its connections and its waiting writes.
     ///
     /// # Errors
-    /// [`Error::StaleEpoch`] if a newer epoch was told before: nothing has changed. [`Error::Store`]
-    /// with [`epochlog_engine::Error::NeedsNewerEpoch`] if this epoch was served before a stop after
-    /// which the log cannot be proven: the node is fenced until a newer one is decided.
+    /// [`Error::StaleEpoch`] if a newer epoch was told before: nothing has changed.
+    /// [`Error::Store`] with [`epochlog_engine::Error::NeedsNewerEpoch`] if this epoch was served
+    /// before a stop after which the log cannot be proven: the node is fenced until a newer one is decided.
     pub fn become_master(&self, epoch: Epoch, set: SyncStateSet) -> Result<RoleOutcome, Error> {
         let core = &*self.core;
         let mut role = core.role.lock();

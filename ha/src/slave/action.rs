@@ -13,7 +13,8 @@ pub enum SlaveAction {
     Connect,
     /// Send the handshake in one piece.
     SendHandshake,
-    /// Decide, cut if need be, make the list durable; then tell [`super::SlaveConnection::decided`] or
+    /// Decide, cut if need be, make the list durable; then tell
+    /// [`super::SlaveConnection::decided`] or
     /// [`super::SlaveConnection::failed`]. In durable mode the log is flushed before.
     Decide {
         /// What the master told.

@@ -48,7 +48,11 @@ pub enum SlaveClose {
         last: u32,
     },
     /// An epoch that cannot begin where the master says; a new handshake settles it.
-    #[error("epoch {} starts at {}, but this log has received up to {received_end}", entry.epoch, entry.start)]
+    #[error(
+        "epoch {} starts at {}, but this log has received up to {received_end}",
+        entry.epoch,
+        entry.start
+    )]
     EpochStart {
         /// The master's entry.
         entry: EpochEntry,
@@ -56,7 +60,11 @@ pub enum SlaveClose {
         received_end: Offset,
     },
     /// An epoch ends inside a record.
-    #[error("epoch {} begins at {}, inside a record that starts at {published_end}", entry.epoch, entry.start)]
+    #[error(
+        "epoch {} begins at {}, inside a record that starts at {published_end}",
+        entry.epoch,
+        entry.start
+    )]
     PartialRecord {
         /// The entry.
         entry: EpochEntry,

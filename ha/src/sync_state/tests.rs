@@ -301,7 +301,9 @@ proptest! {
     /// A10: the confirm offset never falls, whatever comes in whatever order, and never passes a
     /// member's ack.
     #[test]
-    fn a10_confirm_is_monotonic(steps in proptest::collection::vec((0u8..6, 2u64..5, 0u64..1000), 1..80)) {
+    fn a10_confirm_is_monotonic(
+        steps in proptest::collection::vec((0u8..6, 2u64..5, 0u64..1000), 1..80)
+    ) {
         let mut s = state(&[1, 2, 3]);
         let (mut confirm, mut epoch, mut connections) = (0, 10, 100u64);
         for (i, (what, id, x)) in steps.into_iter().enumerate() {

@@ -159,7 +159,8 @@ impl Following {
         match transport.connect(self.target.master_addr) {
             Ok(conn) => self.conn = Some(conn),
             Err(error) => {
-                tracing::warn!(master = %self.target.master_addr, %error, "cannot connect to the master");
+                let master = self.target.master_addr;
+                tracing::warn!(%master, %error, "cannot connect to the master");
                 self.machine.closed(now_ms(), jitter());
             }
         }
@@ -168,7 +169,8 @@ impl Following {
     fn close(&mut self, reason: SlaveClose, transport: &mut SlaveTransport) {
         let master = self.target.master_addr;
         if reason.needs_operator() {
-            tracing::error!(%master, reason = reason.reason(), "cannot follow the master: {reason}");
+            let word = reason.reason();
+            tracing::error!(%master, reason = word, "cannot follow the master: {reason}");
         } else {
             tracing::warn!(%master, reason = reason.reason(), "left the master: {reason}");
         }

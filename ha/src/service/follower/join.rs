@@ -114,7 +114,8 @@ impl Following {
         let reason = "the record differs from the master's although the epochs agree";
         match core.store.truncate(at, epochs, reason) {
             Ok(cut) => {
-                tracing::warn!(at, cut_bytes = cut.cut_bytes, saved_to = ?cut.saved_to, "cut: {reason}")
+                let cut_bytes = cut.cut_bytes;
+                tracing::warn!(at, cut_bytes, saved_to = ?cut.saved_to, "cut: {reason}");
             }
             Err(error) => tracing::error!(at, %error, "could not be cut: {reason}"),
         }
