@@ -187,6 +187,28 @@ fn a_roll_stopped_anywhere_changes_nothing() {
 }
 
 #[test]
+fn h01_a_segment_that_cannot_be_had_leaves_the_log_readable_and_works_later() {
+    let dir = in_memory();
+    let hook = StopBefore::never();
+    let mut config = config(dir.path());
+    config.stop_before = Some(hook.clone());
+    let store = Store::open(config).unwrap();
+    store.promote(1).unwrap();
+    append(&store, 4, 1000, b'1');
+    let before = image(&store);
+    for step in [0, 1] {
+        hook.after(step);
+        let refused = store.append(&message(&[b'x'; 500]));
+        assert!(matches!(refused, Err(Error::Stopped { .. })));
+        assert_eq!(image(&store), before);
+    }
+    hook.after(usize::MAX);
+    let appended = store.append(&message(&[b'x'; 500])).unwrap();
+    assert_eq!((appended.offset, appended.queue_offset), (SEGMENT, 4));
+    check_invariants(dir.path(), &store);
+}
+
+#[test]
 fn beginning_elsewhere_stopped_anywhere_leaves_an_empty_log() {
     let dir = in_memory();
     let store = open(dir.path());
