@@ -1,7 +1,10 @@
 //! `epochlog inspect --json` says of the log that Apache RocketMQ wrote what RocketMQ itself read
 //! back from it, message by message.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where something is missing")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test stops where something is missing"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,10 +35,18 @@ fn manifest() -> (Value, Vec<Value>) {
 #[test]
 fn the_command_agrees_with_javas_manifest_in_every_message() {
     let output = inspect(&fixture(), &["--json", "--records"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let (summary, messages) = manifest();
-    assert!(messages.len() >= 2000, "the fixture holds {} messages", messages.len());
+    assert!(
+        messages.len() >= 2000,
+        "the fixture holds {} messages",
+        messages.len()
+    );
     assert!(found["segments"].as_array().unwrap().len() >= 4);
     for key in ["messages", "min_offset", "end_offset", "epochs"] {
         assert_eq!(found[key], summary[key], "{key}");
@@ -45,7 +56,15 @@ fn the_command_agrees_with_javas_manifest_in_every_message() {
     let records = found["records"].as_array().unwrap();
     assert_eq!(records.len(), messages.len());
     for (record, message) in records.iter().zip(&messages) {
-        for key in ["offset", "size", "topic", "queue", "queue_offset", "tags", "keys"] {
+        for key in [
+            "offset",
+            "size",
+            "topic",
+            "queue",
+            "queue_offset",
+            "tags",
+            "keys",
+        ] {
             assert_eq!(record[key], message[key], "{key} of {message}");
         }
         for key in ["body_len", "body_sha256"] {
@@ -63,7 +82,13 @@ fn one_damaged_byte_is_a_problem_and_an_exit_code() {
     }
     for entry in fs::read_dir(fixture().join("commitlog")).unwrap() {
         let path = entry.unwrap().path();
-        fs::copy(&path, copy.path().join("commitlog").join(path.file_name().unwrap())).unwrap();
+        fs::copy(
+            &path,
+            copy.path()
+                .join("commitlog")
+                .join(path.file_name().unwrap()),
+        )
+        .unwrap();
     }
     // The last byte of the first message's body; the body ends before topic and properties.
     let (_, messages) = manifest();
