@@ -79,6 +79,15 @@ impl Report {
         }
     }
 
+    /// Of a run that ended before there was anything to judge.
+    pub(crate) fn stopped(why: String) -> Self {
+        let verdict = Verdict {
+            findings: vec![why],
+            ..Verdict::default()
+        };
+        Self::new(&Counts::default(), &[], verdict)
+    }
+
     /// The table and the verdict, for people.
     pub(crate) fn text(&self) -> String {
         let mut table = Table::new();
@@ -130,6 +139,14 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_stopped_early_is_never_ok() {
+        let report = Report::stopped("no master".to_owned());
+        assert!(!report.ok);
+        assert!(report.text().contains("problem: no master"));
+        assert!(report.text().ends_with("NOT ok"));
+    }
 
     #[test]
     fn the_json_form_has_the_promised_fields_in_their_shapes() {
