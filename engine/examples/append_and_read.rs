@@ -1,4 +1,5 @@
-//! Opens a store, appends a message, reads it back: `cargo run -p epochlog-engine --example append_and_read`.
+//! Opens a store, appends a message, reads it back:
+//! `cargo run -p epochlog-engine --example append_and_read`.
 use epochlog_engine::{Error, Message, Store, StoreConfig};
 
 fn main() -> Result<(), Error> {

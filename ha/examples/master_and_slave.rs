@@ -1,4 +1,5 @@
-//! A master and a slave in one process, no controller: `cargo run -p epochlog-ha --example master_and_slave`.
+//! A master and a slave in one process, no controller:
+//! `cargo run -p epochlog-ha --example master_and_slave`.
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
