@@ -234,7 +234,8 @@ impl HaService {
     /// The set to ask the controller for, with the epoch of the committed set it is made from
     /// (RocketMQ: the body of alterSyncStateSet); none while there is nothing to change, or a
     /// proposal is open. Tell the answer with [`HaService::set_sync_state_set`],
-    /// [`HaService::proposal_rejected`] or [`HaService::proposal_failed`].
+    /// [`HaService::proposal_rejected`], [`HaService::proposal_met`] or
+    /// [`HaService::proposal_failed`].
     pub fn next_proposal(&self) -> Option<SyncStateSet> {
         self.core
             .terms
@@ -250,15 +251,26 @@ impl HaService {
         newer.unwrap_or(false)
     }
 
-    /// No answer came to the proposal: it may have been committed, and goes on counting until a
-    /// newer set is known.
+    /// No answer came to the proposal, or none that says what the set is: it may have been
+    /// committed, and goes on counting until a newer set is known.
     pub fn proposal_failed(&self) {
         self.core
             .terms
             .with(|term| term.sync.proposal_unknown(now_ms()));
     }
 
-    /// The controller's leader rejected the proposal.
+    /// The controller's leader has just the members asked for in its set: they count until that set
+    /// is told by [`HaService::set_sync_state_set`].
+    pub fn proposal_met(&self) {
+        self.core
+            .terms
+            .with(|term| term.sync.proposal_met(now_ms()));
+        self.core.terms.settle(&self.core.store, now_ms());
+    }
+
+    /// The controller's leader rejected the proposal, and its set is still the one that the
+    /// proposal was made from. Nothing else is a rejection: a refusal for an older epoch, or by one
+    /// who does not lead, may come after the proposal itself was committed.
     pub fn proposal_rejected(&self) {
         self.core
             .terms

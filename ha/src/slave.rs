@@ -150,6 +150,8 @@ impl SlaveConnection {
             && now_ms >= retry_ms
         {
             self.state = State::Connecting;
+            // What was heard on the connection before says nothing of this one.
+            self.heard_ms = now_ms;
             return Some(SlaveAction::Connect);
         }
         None
@@ -373,5 +375,7 @@ impl SlaveConnection {
     }
 }
 
+#[cfg(test)]
+mod attempt_tests;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@
 //! Pure: time is an argument in milliseconds of any monotonic clock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 
 use epochlog_engine::{MAX_OFFSET, Offset};
 
@@ -118,6 +119,8 @@ pub struct SyncState {
     committed: SyncStateSet,
     in_flight: Option<BTreeSet<u64>>,
     doubtful: BTreeSet<u64>,
+    /// The last proposal had a newcomer in it and was rejected.
+    newcomer_refused: bool,
     /// committed ∪ in flight ∪ doubtful ∪ {self}, kept ready for the path of every ack.
     union: BTreeSet<u64>,
     replicas: BTreeMap<u64, Replica>,
@@ -145,6 +148,7 @@ impl SyncState {
             committed,
             in_flight: None,
             doubtful: BTreeSet::new(),
+            newcomer_refused: false,
             union: BTreeSet::new(),
             replicas: BTreeMap::new(),
             confirm,
@@ -162,6 +166,7 @@ impl SyncState {
             committed,
             in_flight: None,
             doubtful: BTreeSet::new(),
+            newcomer_refused: false,
             ..self.clone()
         };
         next.set_changed(now_ms);
@@ -264,13 +269,20 @@ impl SyncState {
 
     /// The set to ask the controller for, if another one than the committed is right. Its epoch is
     /// that of the set it is made from, as RocketMQ's alter request carries it. Until the outcome
-    /// is told by [`SyncState::commit`], [`SyncState::proposal_rejected`] or
-    /// [`SyncState::proposal_unknown`] there is no second proposal, and both sets count.
+    /// is told by [`SyncState::commit`], [`SyncState::proposal_rejected`],
+    /// [`SyncState::proposal_met`] or [`SyncState::proposal_unknown`] there is no second proposal, and both sets count.
     pub fn next_proposal(&mut self, now_ms: u64) -> Option<SyncStateSet> {
         if self.in_flight.is_some() {
             return None;
         }
-        let wanted = self.wanted(now_ms);
+        let mut wanted = self.wanted(now_ms);
+        if take(&mut self.newcomer_refused) {
+            // One whom the controller does not take must not keep a lost member in.
+            let staying: BTreeSet<u64> = &wanted & &self.committed.members;
+            if staying != self.committed.members {
+                wanted = staying;
+            }
+        }
         // After an unknown outcome the same set is asked for again: the answer settles it.
         if wanted == self.committed.members && self.doubtful.is_empty() {
             return None;
@@ -283,14 +295,28 @@ impl SyncState {
         })
     }
 
-    /// The controller's leader said no: nothing asked for before is pending any more.
+    /// The controller's leader said no, and that its set is still the one the proposal was made
+    /// from: nothing asked for before was committed.
     pub fn proposal_rejected(&mut self, now_ms: u64) {
-        self.in_flight = None;
+        let asked = self.in_flight.take();
+        self.newcomer_refused = asked.is_some_and(|it| !it.is_subset(&self.committed.members));
         self.doubtful.clear();
         self.set_changed(now_ms);
     }
 
-    /// No answer came: the controller may have committed the proposal. It goes on counting until a
+    /// The controller's leader said that its set has just these members, of whatever epoch: they
+    /// count until that set is known.
+    pub fn proposal_met(&mut self, now_ms: u64) {
+        if let Some(members) = self.in_flight.take() {
+            self.doubtful = members;
+        }
+        if self.doubtful == self.committed.members {
+            self.doubtful.clear();
+        }
+        self.set_changed(now_ms);
+    }
+
+    /// No answer came, or one that does not say what the set is: the controller may have committed the proposal. It goes on counting until a
     /// newer set is committed or a later proposal is rejected, but no longer blocks the next one.
     pub fn proposal_unknown(&mut self, now_ms: u64) {
         if let Some(members) = self.in_flight.take() {

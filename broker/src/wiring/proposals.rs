@@ -82,16 +82,40 @@ async fn propose(
     }
 }
 
-/// A refusal is known to have changed nothing; without an answer the change may have been made.
+/// What a failed proposal says about the controller's set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is still the one the proposal was made from.
+    Rejected,
+    /// It has the members that were asked for.
+    Met,
+    /// Nothing: this proposal, or one before it, may have been committed.
+    Unknown,
+}
+
+/// A controller compares the epochs before it looks at the members, so only a complaint about these
+/// proves that the set is what it was. The client asks several controllers in turn: a refusal by
+/// the last one may follow a request that was carried out and whose answer was lost.
+fn fate(code: Option<i32>) -> Fate {
+    match code {
+        Some(
+            response_code::CONTROLLER_INVALID_REPLICAS | response_code::CONTROLLER_BROKER_NOT_ALIVE,
+        ) => Fate::Rejected,
+        Some(response_code::CONTROLLER_ALTER_SYNC_STATE_SET_FAILED) => Fate::Met,
+        _ => Fate::Unknown,
+    }
+}
+
 fn failed(wires: &Wires, ha: &HaService, error: &ControllerError) {
     warn!(%error, "SyncStateSet not changed");
-    match error.code() {
-        Some(code) if code != response_code::SYSTEM_ERROR => {
-            ha.proposal_rejected();
-            // Most refusals mean that somebody else knows more.
-            wires.poll.notify_one();
-        }
-        _ => ha.proposal_failed(),
+    match fate(error.code()) {
+        Fate::Rejected => ha.proposal_rejected(),
+        Fate::Met => ha.proposal_met(),
+        Fate::Unknown => ha.proposal_failed(),
+    }
+    if error.code().is_some() {
+        // Most refusals mean that somebody else knows more.
+        wires.poll.notify_one();
     }
 }
 
@@ -101,4 +125,38 @@ fn committed(set: &SyncStateSetBody) -> Option<SyncStateSet> {
         members: members.collect::<Result<_, _>>().ok()?,
         epoch: u32::try_from(set.sync_state_set_epoch).ok()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a02_only_a_refusal_of_the_members_proves_the_set_unchanged() {
+        use response_code as code;
+        let cases = [
+            (Some(code::CONTROLLER_INVALID_REPLICAS), Fate::Rejected),
+            (Some(code::CONTROLLER_BROKER_NOT_ALIVE), Fate::Rejected),
+            (
+                Some(code::CONTROLLER_ALTER_SYNC_STATE_SET_FAILED),
+                Fate::Met,
+            ),
+            // The proposal before was committed and its answer lost, or so was this one's.
+            (
+                Some(code::CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH),
+                Fate::Unknown,
+            ),
+            // Committed, and then somebody of the new set was elected.
+            (Some(code::CONTROLLER_FENCED_MASTER_EPOCH), Fate::Unknown),
+            (Some(code::CONTROLLER_INVALID_MASTER), Fate::Unknown),
+            // Asked again elsewhere after the leader had taken it.
+            (Some(code::CONTROLLER_NOT_LEADER), Fate::Unknown),
+            (Some(code::SYSTEM_BUSY), Fate::Unknown),
+            (Some(code::SYSTEM_ERROR), Fate::Unknown),
+            (None, Fate::Unknown),
+        ];
+        for (code, expect) in cases {
+            assert_eq!(fate(code), expect, "{code:?}");
+        }
+    }
 }

@@ -301,14 +301,14 @@ impl Fanout {
         };
         peer.counted = Some(broker_id);
         // What an older connection of it was sent must be known before its first report is judged.
-        let older = self
-            .peers
-            .iter()
-            .find(|(id, peer)| **id != conn && peer.counted == Some(broker_id));
-        let sent = older.and_then(|(id, peer)| Some((*id, peer.machine.cursor()?.next())));
+        let peers = &self.peers;
         let joined = self.core.terms.with(|term| {
-            if let Some((older, sent)) = sent {
-                term.sync.sent(broker_id, older, sent);
+            let older =
+                |(id, peer): &(&ConnId, &Peer)| **id != conn && peer.counted == Some(broker_id);
+            // Several may still be closing; only the newest is taken.
+            for (id, peer) in peers.iter().filter(older) {
+                let sent = peer.machine.cursor().map_or(0, |cursor| cursor.next());
+                term.sync.sent(broker_id, *id, sent);
             }
             term.sync.joined(broker_id, conn, learner, now)
         });

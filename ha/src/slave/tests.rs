@@ -6,7 +6,7 @@ use crate::handshake::Refusal;
 
 const SEGMENT: u64 = 1000;
 
-fn config() -> SlaveConnectionConfig {
+pub(super) fn config() -> SlaveConnectionConfig {
     SlaveConnectionConfig {
         handshake: SlaveHandshake {
             sync_from_last_file: false,
@@ -43,7 +43,7 @@ fn frame(offset: Offset, len: u32, epoch: (u32, Offset), confirm: Offset) -> Fra
     })
 }
 
-fn actions(s: &mut SlaveConnection) -> Vec<SlaveAction> {
+pub(super) fn actions(s: &mut SlaveConnection) -> Vec<SlaveAction> {
     std::iter::from_fn(|| s.next_action(0)).collect()
 }
 

@@ -210,6 +210,37 @@ fn a_rejected_proposal_leaves_no_trace() {
 }
 
 #[test]
+fn a_newcomer_that_the_controller_refuses_does_not_keep_a_lost_member_in() {
+    let mut s = state(&[1, 2]);
+    level(&mut s, 2, 100, 0);
+    level(&mut s, 3, 100, 0);
+    s.left(2, conn(20), 0);
+    assert_eq!(s.next_proposal(600), Some(set(&[1, 3], 10)));
+    // 3 replicates, but the controller does not hear of it.
+    s.proposal_rejected(601);
+    assert_eq!(s.next_proposal(602), Some(set(&[1], 10)));
+    assert!(s.commit(set(&[1], 11), 603));
+    assert_eq!(s.next_proposal(604), Some(set(&[1, 3], 11)));
+    s.proposal_rejected(605);
+    assert_eq!(s.next_proposal(606), Some(set(&[1, 3], 11)));
+}
+
+#[test]
+fn a02_a_set_that_has_the_members_asked_for_counts_whatever_its_epoch() {
+    let mut s = state(&[1, 2]);
+    level(&mut s, 2, 100, 0);
+    level(&mut s, 3, 50, 0);
+    assert_eq!(s.next_proposal(1), Some(set(&[1, 2, 3], 10)));
+    s.proposal_met(2);
+    assert_eq!(s.acked_by(AckPolicy::AllInSync), 50, "3 is a member there");
+    s.left(3, conn(30), 3);
+    assert_eq!(s.next_proposal(1000), Some(set(&[1, 2], 10)));
+    s.proposal_met(1001);
+    assert_eq!(s.acked_by(AckPolicy::AllInSync), 100);
+    assert_eq!(s.next_proposal(1002), None);
+}
+
+#[test]
 fn a33_a_member_that_stalls_leaves_at_the_catch_up_limit() {
     let mut s = state(&[1, 2, 3]);
     level(&mut s, 2, 100, 0);
