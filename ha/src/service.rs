@@ -303,6 +303,9 @@ impl HaService {
         if core.shut_down.swap(true, Ordering::SeqCst) {
             return;
         }
+        // A role change under way ends first, and is undone; a later one is refused.
+        let mut role = core.role.lock();
+        *role = RoleInfo::Fenced;
         core.store.fence();
         core.terms.end(UnknownReason::ShutDown);
         core.fanout.post(fanout::Order::Stop);
@@ -313,7 +316,6 @@ impl HaService {
                 tracing::error!("a thread of the replication service panicked");
             }
         }
-        *core.role.lock() = RoleInfo::Fenced;
     }
 }
 

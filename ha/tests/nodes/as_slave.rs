@@ -1,7 +1,9 @@
 //! What a slave makes of masters that differ from what their epochs say, or break the protocol.
 
+use std::time::Duration;
+
 use epochlog_engine::Error as EngineError;
-use epochlog_ha::{AckPolicy, Error, TransportKind};
+use epochlog_ha::{AckPolicy, Error, Outcome, Refused, SyncStateSet, TransportKind};
 
 use crate::bed::{Node, SEGMENT, assert_equal, assert_holds, wait_until};
 use crate::fakes::FakeMaster;
@@ -155,7 +157,7 @@ fn a_master_without_a_common_epoch_is_refused_and_nothing_is_cut() {
 #[test]
 fn roles_are_idempotent_and_never_go_back() {
     let a = Node::new(1, KIND);
-    let set = || epochlog_ha::SyncStateSet::new([1], 1);
+    let set = || SyncStateSet::new([1], 1);
     assert!(a.ha.become_master(5, set()).unwrap().changed);
     let entry = a.ha.become_master(5, set()).unwrap();
     assert!(!entry.changed && entry.entry.unwrap().epoch == 5);
@@ -171,7 +173,7 @@ fn roles_are_idempotent_and_never_go_back() {
     assert!(matches!(own, Error::OwnMaster { broker_id: 1 }), "{own}");
     assert!(matches!(
         a.write(b"still master", AckPolicy::Local),
-        epochlog_ha::Outcome::Acked(_)
+        Outcome::Acked(_)
     ));
     assert!(a.ha.become_slave(6, 2, peer).unwrap().changed);
     assert!(!a.ha.become_slave(6, 2, peer).unwrap().changed);
@@ -189,4 +191,24 @@ fn roles_are_idempotent_and_never_go_back() {
         a.ha.become_master(8, set()).unwrap_err(),
         Error::ShutDown
     ));
+}
+
+#[test]
+fn a_role_asked_for_while_the_service_ends_is_not_left_behind() {
+    for delay_us in (0..40).map(|round| round * 25) {
+        let node = Node::new(1, TransportKind::Std);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| node.ha.become_master(1, SyncStateSet::new([1], 1)));
+            std::thread::sleep(Duration::from_micros(delay_us));
+            node.ha.shutdown();
+            // It came in time, or it was refused.
+            let _ = asked.join().unwrap();
+        });
+        assert_eq!(node.store.master_epoch(), None, "after {delay_us} us");
+        let refused = node.write(b"late", AckPolicy::Local);
+        assert!(
+            matches!(refused, Outcome::Refused(Refused::NotMaster)),
+            "{refused:?} after {delay_us} us"
+        );
+    }
 }
