@@ -5,7 +5,9 @@ pub mod controller;
 pub mod demo;
 pub mod inspect;
 pub mod produce;
+pub mod repair;
 pub mod replay;
+pub mod verify;
 
 use std::error::Error;
 use std::io::Read;

@@ -20,7 +20,9 @@ enum Command {
     Demo(cmd::demo::Args),
     Inspect(cmd::inspect::Args),
     Produce(cmd::produce::Args),
+    Repair(cmd::repair::Args),
     Replay(cmd::replay::Args),
+    Verify(cmd::verify::Args),
 }
 
 fn main() -> ExitCode {
@@ -30,6 +32,8 @@ fn main() -> ExitCode {
         Command::Controller(args) => cmd::controller::run(&args),
         Command::Demo(args) => cmd::told(cmd::demo::run(&args)),
         Command::Inspect(args) => cmd::told(cmd::inspect::run(&args)),
+        Command::Repair(args) => cmd::told(cmd::repair::run(&args)),
+        Command::Verify(args) => cmd::told(cmd::verify::run(&args)),
         Command::Replay(args) => cmd::told(cmd::replay::run(&args)),
         Command::Produce(args) => cmd::told(cmd::produce::run(&args)),
     };

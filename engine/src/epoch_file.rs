@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::durable::{self, Disk, FileError, SystemDisk};
 use crate::epoch_list::{EpochList, EpochTextError};
+use crate::repair::store_of;
 
 /// The file's name in a store folder (RocketMQ: storePathEpochFile).
 pub const EPOCH_FILE_NAME: &str = "epochFileCheckpoint";
@@ -34,8 +35,8 @@ pub enum EpochFileError {
     /// The main file is there and cannot be trusted.
     #[error(
         "{}: damaged epoch file: {why}. Its backup {}: {backup_state}. Compare the two with another \
-         replica, then run `epochlog repair epoch`",
-        path.display(), backup.display()
+         replica, then run `epochlog repair epoch {}`",
+        path.display(), backup.display(), store_of(path).display()
     )]
     Damaged {
         /// The main file.

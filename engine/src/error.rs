@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::durable::FileError;
 use crate::epoch_file::EpochFileError;
 use crate::position::{Epoch, Offset};
+use crate::repair::store_of;
 use crate::state_file::StateFileError;
 
 /// What went wrong in the engine.
@@ -73,8 +74,9 @@ pub enum Error {
     },
 
     /// Bytes that were durable once are damaged or gone. Nothing was changed.
-    #[error("{} at offset {offset}: {why}; nothing was changed. `epochlog verify` shows the extent, \
-        `epochlog repair tail` cuts the log there", file.display())]
+    #[error("{} at offset {offset}: {why}; nothing was changed. `epochlog verify {}` shows \
+        the extent, `epochlog repair tail {}` cuts the log there", file.display(), store_of(file).display(),
+        store_of(file).display())]
     Damaged {
         /// The segment, or the place where it should be.
         file: PathBuf,
@@ -100,11 +102,21 @@ pub enum Error {
     EpochFile(#[from] EpochFileError),
 
     /// The epoch file does not belong to this log. Nothing was changed.
-    #[error("{}: {why}; nothing was changed. `epochlog repair epoch` rebuilds it", path.display())]
+    #[error("{}: {why}; nothing was changed. `epochlog repair epoch {}` makes it whole",
+        path.display(), store_of(path).display())]
     Epochs {
         /// The epoch file.
         path: PathBuf,
         /// What does not fit.
+        why: String,
+    },
+
+    /// A repair was refused. Nothing was changed.
+    #[error("{}: {why}; nothing was changed", path.display())]
+    Repair {
+        /// The file or folder that stands against it.
+        path: PathBuf,
+        /// Why it is refused.
         why: String,
     },
 

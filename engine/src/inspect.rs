@@ -18,6 +18,9 @@ use crate::state_file::{State, StateFile, StateFileError};
 use crate::store::{RecordView, SegmentInfo};
 use crate::walk::{Item, Stop, walk};
 
+/// Bytes between two calls about progress.
+const TELL_BYTES: u64 = 4 << 20;
+
 /// What is in a store folder.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -110,6 +113,17 @@ impl std::fmt::Display for Problem {
 /// # Errors
 /// [`Error::Io`] if something cannot be read. What can be read and is wrong is a [`Problem`].
 pub fn scan(dir: impl AsRef<Path>) -> Result<Inspection, Error> {
+    scan_with(dir, |_, _| {})
+}
+
+/// As [`scan`], and tells now and then how many bytes of how many it has read.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_with(
+    dir: impl AsRef<Path>,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<Inspection, Error> {
     let folder = Folder::new(dir.as_ref());
     std::fs::metadata(folder.root()).map_err(Error::io("open", folder.root()))?;
     let listing = folder.list()?;
@@ -118,7 +132,7 @@ pub fn scan(dir: impl AsRef<Path>) -> Result<Inspection, Error> {
     // No mark counts here: what does not fit is told, not refused.
     let size = listing.common_len().unwrap_or(1);
     let layout = Layout::of(&listing, size, Some(0), &folder)?;
-    found.walk(&layout)?;
+    found.walk(&layout, &mut progress)?;
     if let (Some(path), Some(why)) = (layout.leftovers.first(), &layout.irregular) {
         found.problem(
             ProblemKind::NotInTheLog,
@@ -195,7 +209,7 @@ impl Inspection {
     }
 
     /// Walks the records to the first thing that is none.
-    fn walk(&mut self, layout: &Layout) -> Result<(), Error> {
+    fn walk(&mut self, layout: &Layout, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
         self.min_offset = layout.min();
         self.end_offset = self.min_offset;
         let mut ended = false;
@@ -210,18 +224,30 @@ impl Inspection {
                 }
                 continue;
             }
-            ended = self.walk_segment(file, &bytes);
+            let (min, all) = (layout.min(), layout.limit() - layout.min());
+            let mut told = |at: Offset| progress(at - min, all);
+            ended = self.walk_segment(file, &bytes, &mut told);
         }
         Ok(())
     }
 
     /// Whether the log ends in this segment.
-    fn walk_segment(&mut self, file: &SegmentFile, bytes: &LogSlice) -> bool {
+    fn walk_segment(
+        &mut self,
+        file: &SegmentFile,
+        bytes: &LogSlice,
+        progress: &mut dyn FnMut(Offset),
+    ) -> bool {
+        let mut tell_at = file.base;
         let limit = file.base + file.len;
         let check = |_| CheckOptions::CHECKSUMS;
         let (end, stop) = walk(bytes, file.base, limit, check, |item| {
             if let Item::Record(record) = item {
                 self.messages += 1;
+                if record.physical_offset() >= tell_at {
+                    progress(record.physical_offset());
+                    tell_at = record.physical_offset() + TELL_BYTES;
+                }
                 let store_ms = record.store_timestamp_ms();
                 self.first_store_timestamp_ms.get_or_insert(store_ms);
                 self.last_store_timestamp_ms = Some(store_ms);

@@ -25,6 +25,7 @@ mod receive;
 mod record;
 mod recovery;
 mod region;
+pub mod repair;
 mod segment;
 mod state_file;
 mod steps;

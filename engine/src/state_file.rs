@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::durable::{self, FileError, SystemDisk};
 use crate::position::{Epoch, MAX_EPOCH, MAX_OFFSET, Offset};
+use crate::repair::store_of;
 
 mod slot;
 
@@ -104,8 +105,8 @@ pub enum StateFileError {
     /// Neither slot can be read. Nothing was changed.
     #[error(
         "{}: damaged: neither of its two slots is whole ({first}; {second}). What this node has \
-         promised is lost, so it must rejoin as a new replica: `epochlog repair resync`",
-        path.display()
+         promised is lost, so it must rejoin as a new replica: `epochlog repair resync {}`",
+        path.display(), store_of(path).display()
     )]
     Damaged {
         /// The state file.
@@ -181,6 +182,13 @@ impl StateFile {
             opened.store(state)?;
             return Ok(opened);
         }
+        Self::renew(path, state)
+    }
+
+    /// Puts a whole new file in the place of one that is missing or cannot be read, with `state` as
+    /// its only state, which is durable on return. What an older file promised is gone.
+    pub(crate) fn renew(path: impl Into<PathBuf>, state: State) -> Result<Self, StateFileError> {
+        let path = path.into();
         check(&path, &State::default(), &state)?;
         let mut bytes = vec![0; STATE_FILE_LEN];
         bytes[..STATE_SLOT_LEN].copy_from_slice(&slot::encode(&state, 1));

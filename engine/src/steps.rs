@@ -28,6 +28,8 @@ pub(crate) enum SegmentStep {
     Prepare { base: Offset },
     /// Give a built segment its name in `commitlog/`.
     Admit { base: Offset },
+    /// Copy a small file; the directory it goes to is made under one that is there or `truncated/`.
+    Keep { from: PathBuf, to: PathBuf },
     /// Write down why bytes are cut, where they are going to be kept.
     SaveReason { into: PathBuf, reason: String },
     /// Copy `[from, to)`, the rest of one segment, into a directory.
@@ -62,6 +64,8 @@ pub(crate) enum Step {
     Segment(SegmentStep),
     /// Write the state file.
     State(State),
+    /// Put a whole new state file in the place of one that cannot be read.
+    NewState(State),
     /// Replace the epoch file.
     Epochs(EpochList),
     /// Write Java's checkpoint.
@@ -197,6 +201,7 @@ pub(crate) fn run_steps(
         match step {
             Step::Segment(step) => segments::run(step, folder, segment_size)?,
             Step::State(state) => files.write_state(state)?,
+            Step::NewState(state) => files.renew_state(state)?,
             Step::Epochs(list) => files.replace_epochs(list)?,
             Step::Checkpoint(checkpoint) => files.write_checkpoint(*checkpoint)?,
         }

@@ -102,8 +102,8 @@ pub enum Refusal {
     /// The log has bytes and no epoch says whose.
     #[error(
         "the log holds bytes from {min} to {end} but its epoch list is empty; restore the epoch \
-         file with `epochlog repair epoch`, or discard this replica's log with \
-         `epochlog repair resync`"
+         file with `epochlog repair epoch STORE_DIR`, or discard this replica's log with \
+         `epochlog repair resync STORE_DIR`"
     )]
     EpochFileMissing {
         /// First offset of the log.
@@ -115,7 +115,7 @@ pub enum Refusal {
     #[error(
         "no epoch is common to this replica ({own}) and the master ({master}); check that the \
          master belongs to this group, then discard this replica's log with \
-         `epochlog repair resync`"
+         `epochlog repair resync STORE_DIR`"
     )]
     NoCommonEpoch {
         /// The slave's list, shortened.
@@ -126,7 +126,7 @@ pub enum Refusal {
     /// The logs agree only below what the slave still holds.
     #[error(
         "the logs agree up to {point}, below this replica's first offset {min}; discard its log \
-         with `epochlog repair resync`"
+         with `epochlog repair resync STORE_DIR`"
     )]
     BelowFirstSegment {
         /// Where they agree.
@@ -137,8 +137,9 @@ pub enum Refusal {
     /// The point lies inside a record of the slave, so the bytes below it differ already.
     #[error(
         "the point {point} is neither the end nor a record start of this replica's log: its bytes \
-         differ from the master's although the epochs agree; compare with `epochlog verify`, then \
-         discard this replica's log with `epochlog repair resync`"
+         differ from the master's although the epochs agree; compare with \
+         `epochlog verify STORE_DIR`, then discard this replica's log with \
+         `epochlog repair resync STORE_DIR`"
     )]
     OffRecordBoundary {
         /// The point.
@@ -159,7 +160,7 @@ pub enum Refusal {
     #[error(
         "the master's epoch list ({master}) does not continue this replica's ({own}) at {point}; \
          check that the master belongs to this group, then discard this replica's log with \
-         `epochlog repair resync`"
+         `epochlog repair resync STORE_DIR`"
     )]
     ListsContradict {
         /// Where they were to be joined.

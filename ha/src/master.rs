@@ -67,7 +67,7 @@ pub enum MasterClose {
     #[error(
         "the slave wants to go on at {offset}, past this log's end {end}: its log has a tail this \
          one lacks; it must shake hands with this log's epochs, or be discarded with \
-         `epochlog repair resync` there"
+         `epochlog repair resync STORE_DIR` there"
     )]
     StartsPastEnd {
         /// As reported.
@@ -78,7 +78,8 @@ pub enum MasterClose {
     /// The bytes the slave needs next are deleted here.
     #[error(
         "the slave wants to go on at {offset}, below this log's first offset {min}: the bytes \
-         between are deleted here; discard that replica's log with `epochlog repair resync` there"
+         between are deleted here; discard that replica's log with `epochlog repair resync \
+         STORE_DIR` there"
     )]
     StartsBelowMin {
         /// As reported.

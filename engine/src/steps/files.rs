@@ -46,6 +46,12 @@ impl Files {
         Ok(())
     }
 
+    /// Makes `state` the content of a file that holds no state that can be read.
+    pub(crate) fn renew_state(&mut self, state: &State) -> Result<(), Error> {
+        self.state = Some(StateFile::renew(&self.state_path, *state)?);
+        Ok(())
+    }
+
     pub(crate) fn replace_epochs(&self, list: &EpochList) -> Result<(), Error> {
         Ok(self.epochs.replace(list)?)
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::allocate;
+use crate::durable::directory_of;
 use crate::error::Error;
 use crate::folder::{Folder, segment_name};
 use crate::position::Offset;
@@ -16,6 +17,7 @@ pub(super) fn run(step: &SegmentStep, folder: &Folder, segment_size: u64) -> Res
     match step {
         SegmentStep::Prepare { base } => prepare(folder, *base, segment_size),
         SegmentStep::Admit { base } => admit(folder, *base),
+        SegmentStep::Keep { from, to } => keep(folder, from, to),
         SegmentStep::SaveReason { into, reason } => {
             warn_unsaved(save_reason(folder, into, reason));
             Ok(())
@@ -52,6 +54,16 @@ fn admit(folder: &Folder, base: Offset) -> Result<(), Error> {
     }
     fs::rename(&from, &to).map_err(Error::io("rename a prepared segment to", &to))?;
     allocate::sync_directory(&folder.commit_log())
+}
+
+fn keep(folder: &Folder, from: &Path, to: &Path) -> Result<(), Error> {
+    let directory = directory_of(to);
+    if directory.starts_with(folder.truncated()) {
+        make_directory(&folder.truncated())?;
+        make_directory(directory)?;
+    }
+    copy_range(from, 0, u64::MAX, to)?;
+    allocate::sync_directory(directory)
 }
 
 /// Keeping a copy is a courtesy: when it fails the cut goes on.

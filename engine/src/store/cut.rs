@@ -16,10 +16,10 @@ use crate::steps::{CutPlan, SavePlan, SegmentStep, Step, cut_steps, run_steps};
 use super::{Disk, INDEX, Role, Shared, Store};
 
 /// What of Java's is derived from the log, speaks of bytes that a cut takes away, and is not kept here.
-const DERIVED: [&str; 2] = [BATCH_QUEUES, INDEX];
+pub(crate) const DERIVED: [&str; 2] = [BATCH_QUEUES, INDEX];
 
 /// Not kept either if queues are not.
-const QUEUES: [&str; 2] = [CONSUME_QUEUES, "consumequeue_ext"];
+pub(crate) const QUEUES: [&str; 2] = [CONSUME_QUEUES, "consumequeue_ext"];
 
 const BATCH_QUEUES: &str = "batchconsumequeue";
 

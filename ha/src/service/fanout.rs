@@ -343,7 +343,7 @@ impl Fanout {
                 addr = %peer.addr, broker_id, offset,
                 "this slave holds bytes of the present epoch that this master never sent it: a \
                  tail it had cut has come back; it counts for nothing until it joins anew. Discard its \
-                 log with `epochlog repair resync` there"
+                 log with `epochlog repair resync STORE_DIR` there"
             );
         }
     }

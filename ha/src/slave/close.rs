@@ -27,7 +27,7 @@ pub enum SlaveClose {
     #[error(
         "a body of {len} bytes at {offset} crosses this log's segment of {segment_size} bytes: the \
          master's mappedFileSizeCommitLog differs; make both equal and discard this replica's log \
-         with `epochlog repair resync`"
+         with `epochlog repair resync STORE_DIR`"
     )]
     SegmentSize {
         /// Where the body belongs.
@@ -82,7 +82,7 @@ pub enum SlaveClose {
     /// They differ all the way down.
     #[error(
         "this log differs from the master's from the start of the common epoch at {from}; discard \
-         this replica's log with `epochlog repair resync`"
+         this replica's log with `epochlog repair resync STORE_DIR`"
     )]
     DiffersThroughout {
         /// Where the comparison began.
@@ -92,7 +92,7 @@ pub enum SlaveClose {
     #[error(
         "the master's log reaches {master_end}, this one {end}, and nothing comes but heartbeats: \
          the master no longer has the bytes that follow; discard this replica's log with \
-         `epochlog repair resync`"
+         `epochlog repair resync STORE_DIR`"
     )]
     NotServed {
         /// The master's end.
