@@ -3,8 +3,12 @@
 //! (`fixtures/rocketmq-peer`) and runs them.
 
 mod java;
+mod queues;
 mod replication;
 mod stores;
 
 /// Bytes of each segment on both sides.
 const SEGMENT_SIZE: u64 = 64 * 1024;
+
+/// Bytes of each consume queue file on both sides.
+const QUEUE_FILE_SIZE: u64 = 20_000;

@@ -10,8 +10,8 @@ use epochlog_engine::{EPOCH_FILE_NAME, Message, Store, StoreConfig};
 use epochlog_ha::{AckPolicy, AckRequest, HaConfig, HaService, Outcome, SyncStateSet};
 use tempfile::TempDir;
 
-use crate::SEGMENT_SIZE;
 use crate::java::Replica;
+use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const JAVA: u64 = 1;
@@ -28,6 +28,7 @@ impl Ours {
     fn start(dir: &Path, id: u64) -> Self {
         let mut config = StoreConfig::new(dir);
         config.segment_size = SEGMENT_SIZE;
+        config.queue_file_size = QUEUE_FILE_SIZE;
         let store = Arc::new(Store::open(config).expect("the store opens"));
         let config = HaConfig::on_loopback(id);
         let ha = HaService::start(Arc::clone(&store), config).expect("the service starts");

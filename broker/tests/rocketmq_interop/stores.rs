@@ -12,7 +12,7 @@ use epochlog_engine::{EpochEntry, Message, PropertiesBuilder, Record, Store, Sto
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::{SEGMENT_SIZE, java};
+use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE, java};
 
 /// First line of what Java read.
 #[derive(Debug, Deserialize, PartialEq)]
@@ -114,9 +114,10 @@ fn assert_java_reads_the_same(store: Store, dir: &Path) {
     assert_eq!(java.1.len(), ours.1.len());
 }
 
-fn open(dir: &Path) -> Store {
+pub(crate) fn open(dir: &Path) -> Store {
     let mut config = StoreConfig::new(dir);
     config.segment_size = SEGMENT_SIZE;
+    config.queue_file_size = QUEUE_FILE_SIZE;
     Store::open(config).expect("the store opens")
 }
 
@@ -176,6 +177,7 @@ fn java_reads_our_property_crc() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let mut config = StoreConfig::new(dir.path());
     config.segment_size = SEGMENT_SIZE;
+    config.queue_file_size = QUEUE_FILE_SIZE;
     config.encode.append_property_crc = true;
     let store = Store::open(config).expect("the store opens");
     store.promote(1).expect("a newer epoch");

@@ -2,5 +2,6 @@
 
 mod epoch_files;
 mod fixtures;
+mod queues;
 mod records;
 mod stores;
