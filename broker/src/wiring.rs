@@ -219,6 +219,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 async fn open_store(conf: &BrokerConf) -> Result<Store, BrokerError> {
     let mut config = StoreConfig::new(&conf.store_dir);
     config.segment_size = conf.segment_size;
+    config.queue_file_size = conf.queue_file_size;
     config.encode = EncodeOptions {
         append_property_crc: conf.append_property_crc,
     };

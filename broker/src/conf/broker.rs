@@ -47,6 +47,8 @@ pub struct BrokerConf {
     pub identity_path: PathBuf,
     /// `mappedFileSizeCommitLog`, bytes.
     pub segment_size: u64,
+    /// `mappedFileSizeConsumeQueue`, bytes; rounded up to whole units, as Java does.
+    pub queue_file_size: u64,
     /// `flushDiskType`.
     pub flush_disk_type: FlushDiskType,
     /// `enabledAppendPropCRC`.
@@ -147,6 +149,9 @@ impl BrokerConf {
             store_dir,
             identity_path: PathBuf::from(identity),
             segment_size: keys.number("mappedFileSizeCommitLog", 1 << 30, 4096, (1 << 31) - 1)?,
+            queue_file_size: keys
+                .number("mappedFileSizeConsumeQueue", 6_000_000, 20, 1 << 29)?
+                .next_multiple_of(20),
             flush_disk_type: flush_disk_type(&mut keys)?,
             append_property_crc: keys.flag("enabledAppendPropCRC", false)?,
             max_message_len: len(&mut keys, "maxMessageSize", 4 << 20, 10, 15 << 20)?,

@@ -79,6 +79,7 @@ fn a_broker_has_java_defaults() {
     assert_eq!(conf.cluster_name, "DefaultCluster");
     assert_eq!((conf.listen.port(), conf.ha_listen.port()), (10911, 10912));
     assert_eq!(conf.segment_size, 1 << 30);
+    assert_eq!(conf.queue_file_size, 6_000_000);
     assert_eq!(conf.identity_path, Path::new("/data/s/brokerIdentity"));
     assert_eq!(conf.slave_timeout, Duration::from_secs(3));
     assert_eq!(conf.flush_disk_type, FlushDiskType::Async);
@@ -92,7 +93,8 @@ fn every_key_of_a_broker_takes_effect() {
     let conf = broker(
         "brokerClusterName=C\nbrokerName=B\nbrokerIP1=10.0.0.1\nbrokerIP2=10.0.0.2\n\
          bindAddress=127.0.0.1\nlistenPort=11\nhaListenPort=15\nstorePathRootDir=/s\n\
-         storePathBrokerIdentity=/i\nmappedFileSizeCommitLog=8192\nflushDiskType=SYNC_FLUSH\n\
+         storePathBrokerIdentity=/i\nmappedFileSizeCommitLog=8192\nmappedFileSizeConsumeQueue=199\n\
+         flushDiskType=SYNC_FLUSH\n\
          enabledAppendPropCRC=TRUE\nmaxMessageSize=100\nallAckInSyncStateSet=true\n\
          inSyncReplicas=3\nminInSyncReplicas=2\nasyncLearner=true\nhaTransferBatchSize=4096\n\
          haSendHeartbeatInterval=11\nhaHousekeepingInterval=12\nhaMaxTimeSlaveNotCatchup=13\n\
@@ -115,6 +117,7 @@ fn every_key_of_a_broker_takes_effect() {
         store_dir: "/s".into(),
         identity_path: "/i".into(),
         segment_size: 8192,
+        queue_file_size: 200,
         flush_disk_type: FlushDiskType::Sync,
         append_property_crc: true,
         max_message_len: 100,
