@@ -4,7 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::epoch_file::EpochFile;
 use crate::epoch_list::EpochList;
 use crate::error::Error;
-use crate::folder::Folder;
+use crate::folder::{Folder, Listing};
 use crate::state_file::{State, StateFile, StateFileError};
 use crate::steps::{CutPlan, SavePlan, SegmentStep, Step, cut_steps};
 use crate::store::{DERIVED, QUEUES};
@@ -33,14 +33,6 @@ pub(super) fn plan(folder: Folder, removed: Removed) -> Result<Work, Error> {
     let known = newest(epochs.ok().flatten(), backup.ok().flatten());
     let now_ms = now_ms();
     let into = folder.truncated().join(format!("{now_ms}-resync"));
-    let bytes: u64 = listing.segments.iter().map(|it| it.len).sum();
-    let mut findings = vec![format!(
-        "{} segments of {bytes} bytes and the epochs {} are given up; stop here if no other \
-        replica has \
-         this log",
-        listing.segments.len(),
-        text(&known)
-    )];
     let state = State {
         flushed: 0,
         scan_from: 0,
@@ -48,47 +40,24 @@ pub(super) fn plan(folder: Folder, removed: Removed) -> Result<Work, Error> {
         sync_failed: false,
         ..lost_bytes(state, &known)
     };
-    if let Some(why) = &damaged {
-        let told = state.max_epoch.unwrap_or_default();
-        findings.push(format!(
-            "{why}. Epoch {told}, the newest of the epoch file, is taken for the newest promised"
-        ));
-    }
-    findings.push(
-        "the replica must have left the SyncStateSet before it starts again: an empty member must \
-        not be \
-         elected"
-            .to_owned(),
-    );
+    let findings = findings(&listing, &known, &state, damaged.as_ref());
     let mut steps = Vec::new();
     let mut save = None;
     if removed == Removed::Kept {
         check_room(&folder, 0)?;
-        if let Some(name) = file.path().file_name().filter(|_| file.path().exists()) {
+        let name = file.path().file_name().filter(|_| file.path().exists());
+        steps.extend(name.map(|name| {
             let (from, to) = (file.path().to_path_buf(), into.join(name));
-            steps.push(Step::Segment(SegmentStep::Keep { from, to }));
-        }
+            Step::Segment(SegmentStep::Keep { from, to })
+        }));
+        let reason = format!("repair resync: {}", findings.join("\n"));
         save = Some(SavePlan {
             into,
-            reason: format!("repair resync: {}", findings.join("\n")),
+            reason,
             tail_end: 0,
         });
     }
-    let newest_first = listing.segments.iter().rev();
-    let derived = aside(&folder, &DERIVED);
-    let queues = aside(&folder, &QUEUES);
-    let cut = cut_steps(CutPlan {
-        to: 0,
-        aside: derived.into_iter().chain(queues).collect(),
-        save,
-        remove: newest_first.map(|it| it.path.clone()).collect(),
-        cut: None,
-        replace: false,
-        sync: Vec::new(),
-        lowered: state,
-        epochs: EpochList::new(),
-        checkpoint: Checkpoint::default(),
-    });
+    let cut = give_up(&folder, &listing, state, save);
     if damaged.is_some() {
         // A damaged state file keeps every opener out, so it is the last thing to be made whole.
         steps.extend(cut.into_iter().filter(|it| !matches!(it, Step::State(_))));
@@ -102,6 +71,59 @@ pub(super) fn plan(folder: Folder, removed: Removed) -> Result<Work, Error> {
         findings,
         steps,
         segment_size: 1,
+    })
+}
+
+fn findings(
+    listing: &Listing,
+    known: &EpochList,
+    state: &State,
+    damaged: Option<&StateFileError>,
+) -> Vec<String> {
+    let bytes: u64 = listing.segments.iter().map(|it| it.len).sum();
+    let mut findings = vec![format!(
+        "{} segments of {bytes} bytes and the epochs {} are given up; stop here if no other \
+        replica has \
+         this log",
+        listing.segments.len(),
+        text(known)
+    )];
+    if let Some(why) = damaged {
+        let told = state.max_epoch.unwrap_or_default();
+        findings.push(format!(
+            "{why}. Epoch {told}, the newest of the epoch file, is taken for the newest promised"
+        ));
+    }
+    findings.push(
+        "the replica must have left the SyncStateSet before it starts again: an empty member must \
+        not be \
+         elected"
+            .to_owned(),
+    );
+    findings
+}
+
+/// Everything goes, newest first; the epoch list follows the bytes.
+fn give_up(
+    folder: &Folder,
+    listing: &Listing,
+    lowered: State,
+    save: Option<SavePlan>,
+) -> Vec<Step> {
+    let mut derived = aside(folder, &DERIVED);
+    derived.extend(aside(folder, &QUEUES));
+    let newest_first = listing.segments.iter().rev();
+    cut_steps(CutPlan {
+        to: 0,
+        aside: derived,
+        save,
+        remove: newest_first.map(|it| it.path.clone()).collect(),
+        cut: None,
+        replace: false,
+        sync: Vec::new(),
+        lowered,
+        epochs: EpochList::new(),
+        checkpoint: Checkpoint::default(),
     })
 }
 
