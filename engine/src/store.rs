@@ -93,7 +93,8 @@ pub struct Promises {
     pub max_epoch: Option<Epoch>,
     /// The newest epoch this node was master of.
     pub served_epoch: Option<Epoch>,
-    /// How often the store was opened.
+    /// Which open of the store this is: one more than the last one's. The first is numbered by the
+    /// clock, so that a folder that begins anew never repeats a number.
     pub incarnation: u64,
     /// Whether `served_epoch` may be served again: the log is provably what it was then.
     pub may_serve_again: bool,

@@ -276,3 +276,28 @@ fn c16_an_empty_file_behind_the_last_segment_is_removed_and_elsewhere_refused() 
         other => panic!("{:?}", other.err()),
     }
 }
+
+#[test]
+fn e16_a_folder_that_lost_its_files_does_not_pass_for_the_one_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut lives = Vec::new();
+    for _ in 0..2 {
+        for _ in 0..2 {
+            let store = open(dir.path());
+            lives.push(store.promises().incarnation);
+            store.close().unwrap();
+        }
+        // Everything is deleted, as before a replica is set up anew under its old id.
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                fs::remove_dir_all(path).unwrap();
+            } else {
+                fs::remove_file(path).unwrap();
+            }
+        }
+    }
+    assert_eq!((lives[1], lives[3]), (lives[0] + 1, lives[2] + 1));
+    // Nor for the one after it, which a clean stop would vouch for.
+    assert!(lives[2] > lives[1] + 1, "{lives:?}");
+}

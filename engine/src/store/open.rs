@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -158,6 +159,7 @@ fn states(findings: &Findings, boot_id: [u8; 16], queues: Option<QueuesMark>) ->
         // A folder of Java's: it has followed what its epoch file names, and served unknown epochs.
         max_epoch: findings.epochs.last().map(|last| last.epoch),
         boot_id,
+        incarnation: first_incarnation(),
         ..State::default()
     });
     // Once this node cannot prove its log, it stays so until it serves a newer epoch: the zero id
@@ -182,6 +184,16 @@ fn states(findings: &Findings, boot_id: [u8; 16], queues: Option<QueuesMark>) ->
         ..dirty
     };
     (dirty, durable)
+}
+
+/// Microseconds since 1970: no life of a folder that was emptied has the number of one before, so that
+/// nobody takes its new log for the old one.
+fn first_incarnation() -> u64 {
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    // Far below i64::MAX, as which it travels.
+    u64::try_from(since_1970.as_micros()).unwrap_or(0) & (u64::MAX >> 8)
 }
 
 /// Whether a view that an earlier open in this process left reaches past the end.
