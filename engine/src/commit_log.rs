@@ -185,6 +185,19 @@ impl CommitLog {
         self.tail.lock()
     }
 
+    /// While this is held no segment is made, and none is prepared.
+    pub(crate) fn lock_layout(&self) -> MutexGuard<'_, ()> {
+        self.layout.lock()
+    }
+
+    /// Nothing is shown any more: whoever opens the folder next may change what lies in the files. Views
+    /// that exist stay.
+    pub(crate) fn seal(&self) {
+        for segment in self.segments.read().iter() {
+            segment.seal();
+        }
+    }
+
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
         self.segments.read().clone()
     }

@@ -241,6 +241,7 @@ impl Shared {
     pub(crate) fn wait_flushed(&self, offset: Offset, timeout: Duration) -> Result<Offset, Error> {
         let deadline = deadline(timeout);
         let mut progress = self.flush.progress.lock();
+        let mut requested = false;
         while progress.flushed < offset {
             if progress.failed.is_some() {
                 return Err(progress.failure());
@@ -256,11 +257,13 @@ impl Shared {
                     end,
                 });
             }
-            MutexGuard::unlocked(&mut progress, || self.flush.request());
-            // Whatever moved in between is seen before the wait begins.
-            if progress.flushed >= offset || progress.failed.is_some() {
+            if !requested {
+                MutexGuard::unlocked(&mut progress, || self.flush.request());
+                // Whatever moved in between, a cut or a stop too, is seen before the wait begins.
+                requested = true;
                 continue;
             }
+            requested = false;
             let waited = self.flush.moved.wait_until(&mut progress, deadline);
             let flushed = progress.flushed;
             if waited.timed_out() && flushed < offset && progress.failed.is_none() {

@@ -105,14 +105,26 @@ impl Receiver {
         let mut tail = log.lock_tail();
         shared.settle(&mut tail)?;
         let mut dispatch = shared.queues.as_ref().map(Queues::lock);
+        // Else a segment for the old place might be made once the others are gone.
+        let layout = log.lock_layout();
         let mut disk = shared.disk.lock();
-        let mut state = disk.files.state();
+        let mut checkpoint = disk.files.checkpoint()?;
+        checkpoint.confirm_offset = 0;
+        (
+            checkpoint.logics_physical_offset,
+            checkpoint.logics_msg_timestamp_ms,
+        ) = (0, 0);
+        let mut state = disk.given_up();
         state.flushed = 0;
         state.scan_from = 0;
         state.queues = None;
         state.generation += 1;
         let generation = state.generation;
-        let mut steps = vec![Step::State(state), Step::Epochs(EpochList::new())];
+        let mut steps = vec![
+            Step::Checkpoint(checkpoint),
+            Step::State(state),
+            Step::Epochs(EpochList::new()),
+        ];
         let files = log
             .empty_bases()
             .into_iter()
@@ -134,9 +146,10 @@ impl Receiver {
         state.scan_from = offset;
         steps.push(Step::State(state));
         shared.run(&mut disk, &steps)?;
-        let restarted = log.restart_at(&mut tail, offset);
+        let restarted = log.restart_at(&mut tail, &layout, offset);
         restarted.map_err(|error| shared.fail_with(&mut disk, error))?;
         disk.proven = None;
+        disk.restart_allowed = false;
         shared.flush.reset(offset, generation);
         shared.set_epochs(EpochList::new());
         self.received = offset;

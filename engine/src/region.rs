@@ -130,6 +130,8 @@ pub(crate) struct Region<B: Backing = Mapped> {
     /// A writer exists, or existed and was retired.
     claimed: AtomicBool,
     retired: AtomicBool,
+    /// No further view is made.
+    sealed: AtomicBool,
 }
 
 impl Region<Mapped> {
@@ -160,6 +162,7 @@ impl<B: Backing> Region<B> {
             reaches,
             claimed: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            sealed: AtomicBool::new(false),
         })
     }
 
@@ -183,10 +186,13 @@ impl<B: Backing> Region<B> {
     }
 
     /// A view of at most `max_len` bytes from `start`, shortened to the published end; `None` when
-    /// `start` lies past that end.
+    /// `start` lies past that end or the region is sealed.
     pub(crate) fn view(self: &Arc<Self>, start: usize, max_len: usize) -> Option<View<B>> {
         // The end is read under the lock, so a retraction either lowers it first or sees the reach.
         let mut ends = self.reaches.ends.lock();
+        if self.sealed.load(Ordering::SeqCst) {
+            return None;
+        }
         let end = start.saturating_add(max_len).min(self.published());
         let len = end.checked_sub(start)?;
         *ends.entry(end).or_insert(0) += 1;
@@ -196,6 +202,14 @@ impl<B: Backing> Region<B> {
             end,
         });
         Some(View { hold, start, len })
+    }
+
+    /// Makes no view from now on: another mapping of the file gets a writer, which does not know this
+    /// one's published end.
+    pub(crate) fn seal(&self) {
+        // A view is made before this, and then counts, or not at all.
+        let _ends = self.reaches.ends.lock();
+        self.sealed.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn populate(&self, range: Range<usize>) -> io::Result<()> {

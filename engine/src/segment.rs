@@ -94,6 +94,11 @@ impl Segment {
         Some(LogSlice { start: from, view })
     }
 
+    /// Shows nothing any more; slices that exist stay.
+    pub(crate) fn seal(&self) {
+        self.region.seal();
+    }
+
     /// Makes the pages of `range`, counted from the segment's base, present.
     pub(crate) fn populate(&self, range: Range<usize>) -> std::io::Result<()> {
         self.region.populate(range)

@@ -173,10 +173,10 @@ pub(crate) fn cut_steps(plan: CutPlan) -> Vec<Step> {
         None => {}
     }
     steps.extend(plan.sync.into_iter().map(|base| SegmentStep::Sync { base }));
-    let mut all = vec![Step::State(plan.lowered)];
+    // Java trusts its own marks alone: they go down before the queues they speak of end at the cut.
+    let mut all = vec![Step::Checkpoint(plan.checkpoint), Step::State(plan.lowered)];
     all.extend(steps.into_iter().map(Step::Segment));
     all.push(Step::Epochs(plan.epochs));
-    all.push(Step::Checkpoint(plan.checkpoint));
     all
 }
 

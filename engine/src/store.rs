@@ -29,6 +29,7 @@ use crate::folder::Folder;
 use crate::position::{Epoch, Offset};
 use crate::queues::Queues;
 use crate::record::Message;
+use crate::state_file::State;
 use crate::steps::{Files, SegmentStep, run_segment_steps};
 
 pub use config::{DEFAULT_QUEUE_FILE_SIZE, MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, StoreConfig};
@@ -193,6 +194,18 @@ impl Store {
     }
 }
 
+impl Disk {
+    /// The state for a log that will not be what it was when the newest epoch was served: that epoch is
+    /// not to be served again, after whatever stop.
+    pub(crate) fn given_up(&self) -> State {
+        let mut state = self.files.state();
+        if state.served_epoch.is_some() && state.served_epoch == state.max_epoch {
+            state.boot_id = [0; 16];
+        }
+        state
+    }
+}
+
 impl Shared {
     pub(crate) fn epochs(&self) -> Arc<EpochList> {
         Arc::clone(&self.epochs.read())
@@ -204,10 +217,16 @@ impl Shared {
 
     /// Fails when the store was closed or has failed.
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
+        self.check_open()?;
+        self.flush.check()
+    }
+
+    /// Fails when the store was closed.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Error::Closed);
         }
-        self.flush.check()
+        Ok(())
     }
 
     /// Erases bytes that were received and never published: no epoch entry, no handshake and no

@@ -301,3 +301,22 @@ fn e16_a_folder_that_lost_its_files_does_not_pass_for_the_one_it_was() {
     // Nor for the one after it, which a clean stop would vouch for.
     assert!(lives[2] > lives[1] + 1, "{lives:?}");
 }
+
+#[test]
+fn a_closed_store_shows_nothing_that_the_next_opener_may_change() {
+    for clean in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = master(dir.path(), 1);
+        append(&store, 3, 1000);
+        let held = store.slice(1000, 1000).unwrap();
+        if clean {
+            store.close().unwrap();
+        } else {
+            store.abandon();
+        }
+        assert!(matches!(store.slice(0, 1000), Err(Error::Closed)));
+        assert!(matches!(store.record(0), Err(Error::Closed)));
+        assert!(matches!(store.records(0..3000).next(), Some(Err(_))));
+        assert_eq!(*held, image(&open(dir.path()))[1000..2000]);
+    }
+}

@@ -331,3 +331,22 @@ fn a_folder_is_not_free_while_a_window_into_it_is_out() {
     drop(window);
     open(dir.path());
 }
+
+#[test]
+fn a_new_replica_that_begins_elsewhere_keeps_no_segment_prepared_for_the_old_place() {
+    const LARGE: u64 = 4 << 20;
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(dir.path());
+        config.segment_size = LARGE;
+        config.prefault_ahead_bytes = LARGE;
+        let store = Store::open(config.clone()).unwrap();
+        let mut receiver = store.receive().unwrap();
+        receiver.start_at(5 * LARGE).unwrap();
+        receiver.finish().unwrap();
+        store.close().unwrap();
+        drop(store);
+        let store = Store::open(config).unwrap();
+        assert_eq!(store.min_offset(), 5 * LARGE);
+    }
+}

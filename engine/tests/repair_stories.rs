@@ -272,7 +272,9 @@ fn a_crash_in_a_tail_repair_leaves_the_refusal_or_the_cut() {
     after_each_step(dir.path(), tail, |dir, steps, count| {
         match Store::open(config(dir)) {
             Err(Error::Damaged { offset, .. }) => {
-                assert_eq!((steps, offset), (0, SEGMENT + 1000), "of {count}");
+                // Java's marks alone have come down.
+                assert!(steps <= 1, "{steps} of {count}");
+                assert_eq!(offset, SEGMENT + 1000);
                 tail(dir, Intent::Run).unwrap().run().unwrap();
             }
             opened => drop(opened.unwrap()),

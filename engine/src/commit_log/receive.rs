@@ -3,8 +3,11 @@
 
 use std::sync::atomic::Ordering;
 
+use parking_lot::MutexGuard;
+
 use crate::error::Error;
 use crate::position::Offset;
+use crate::queue_offsets::QueueOffsets;
 use crate::record::{CheckOptions, Parsed, RecordError, parse};
 use crate::region::Writer;
 use crate::segment::{Segment, to_len};
@@ -88,8 +91,14 @@ impl CommitLog {
         }
     }
 
-    /// Begins the empty log anew at `base`, whose segment is there already.
-    pub(crate) fn restart_at(&self, tail: &mut Tail, base: Offset) -> Result<(), Error> {
+    /// Begins the empty log anew at `base`, whose segment is there already. `_layout` is held since before
+    /// the old segments were looked for, so that none was made since.
+    pub(crate) fn restart_at(
+        &self,
+        tail: &mut Tail,
+        _layout: &MutexGuard<'_, ()>,
+        base: Offset,
+    ) -> Result<(), Error> {
         assert_eq!(
             self.min(),
             self.end(),
@@ -98,9 +107,9 @@ impl CommitLog {
         let settings = self.settings();
         let path = settings.folder.segment(base);
         let segment = Segment::open(path, base, settings.segment_size, 0)?;
-        let _layout = self.layout.lock();
         self.forget_prepared();
         tail.pen = Pen::None;
+        tail.queues = Some(QueueOffsets::default());
         self.segments.write().clear();
         self.min.store(base, Ordering::SeqCst);
         self.set_end(base);

@@ -11,7 +11,8 @@ use super::{Shared, Store};
 
 impl Store {
     /// Closes the store: everything is synced, then the marks of a clean stop are written. Durable on
-    /// return, and the folder is free for another opener. Views stay readable.
+    /// return, and the folder is free for another opener. Views stay readable,
+    /// further ones are refused.
     ///
     /// # Errors
     /// [`Error::ReceiverActive`] or [`Error::WindowOutstanding`] while the slave's side is not finished;
@@ -40,6 +41,7 @@ impl Store {
             .and_then(|end| shared.finish_queues().map(|()| end))
             .and_then(|end| shared.write_clean_stop(end));
         shared.closed.store(true, Ordering::SeqCst);
+        shared.log.seal();
         drop(shared.lock.lock().take());
         marked
     }
@@ -55,6 +57,7 @@ impl Store {
         let writable = tail.pen_is_out();
         drop(tail);
         self.stop_threads();
+        self.shared.log.seal();
         if !writable {
             drop(self.shared.lock.lock().take());
         }

@@ -191,6 +191,7 @@ impl Shared {
         }
         self.run(&mut disk, &[Step::State(raised)])?;
         disk.proven = None;
+        disk.restart_allowed = false;
         disk.marked = Marked::now(to, confirm);
         let removed_segments = retraction.removed_segments;
         let resumed = self.log.resume(tail, retraction);
@@ -207,7 +208,7 @@ impl Shared {
 
     /// The state whose marks vouch for nothing behind the cut.
     fn lowered(&self, disk: &Disk, to: Offset, last_record: Offset) -> State {
-        let mut state = disk.files.state();
+        let mut state = disk.given_up();
         state.flushed = state.flushed.min(to);
         state.scan_from = state.scan_from.min(last_record).min(state.flushed);
         state.generation += 1;

@@ -78,13 +78,14 @@ impl Store {
         })?;
         report(&folder, &findings);
         let mut files = Files::new(&folder);
-        let mark = queues_mark(&folder, &findings);
-        let (dirty, flushed) = states(&findings, boot_id, mark);
+        let touched = touched(&folder, &findings);
+        let mark = queues_mark(&findings, touched);
+        let (dirty, flushed) = states(&findings, boot_id, touched, mark);
         let held = held_past_end(&findings)?;
         let steps = open_steps(&findings, std::process::id(), held, dirty, flushed);
         let hook = &config.stop_before;
         run_steps(&steps, &folder, findings.segment_size, &mut files, hook)?;
-        let confirm = files.checkpoint()?.confirm_offset.cast_unsigned();
+        let confirm = u64::try_from(files.checkpoint()?.confirm_offset).unwrap_or(0);
         let log = open_log(&folder, &config, &findings)?;
         // What was marked as dispatched was confirmed.
         let confirm = confirm.max(mark.map_or(0, |mark| mark.through));
@@ -144,17 +145,25 @@ impl OpenReport {
     }
 }
 
+/// Whether somebody else had the folder since this program last wrote to it.
+fn touched(folder: &Folder, findings: &Findings) -> bool {
+    let stopped = findings.state.is_some_and(|state| state.clean.is_some());
+    !findings.clean && (stopped || !folder.abort().exists())
+}
+
 /// The mark that proves the consume queues, unless somebody else had the folder since it was written.
-fn queues_mark(folder: &Folder, findings: &Findings) -> Option<QueuesMark> {
-    let state = findings.state?;
-    let touched = !findings.clean && (state.clean.is_some() || !folder.abort().exists());
-    state
-        .queues
-        .filter(|mark| !touched && mark.through <= findings.end)
+fn queues_mark(findings: &Findings, touched: bool) -> Option<QueuesMark> {
+    let mark = findings.state?.queues;
+    mark.filter(|mark| !touched && mark.through <= findings.end)
 }
 
 /// The state while open, and the one once what was scanned is durable.
-fn states(findings: &Findings, boot_id: [u8; 16], queues: Option<QueuesMark>) -> (State, State) {
+fn states(
+    findings: &Findings,
+    boot_id: [u8; 16],
+    touched: bool,
+    queues: Option<QueuesMark>,
+) -> (State, State) {
     let before = findings.state.unwrap_or(State {
         // A folder of Java's: it has followed what its epoch file names, and served unknown epochs.
         max_epoch: findings.epochs.last().map(|last| last.epoch),
@@ -164,7 +173,7 @@ fn states(findings: &Findings, boot_id: [u8; 16], queues: Option<QueuesMark>) ->
     });
     // Once this node cannot prove its log, it stays so until it serves a newer epoch: the zero id
     // equals no boot, whatever stops follow.
-    let proven = before.boot_id != [0; 16] && (findings.clean || findings.same_memory);
+    let proven = before.boot_id != [0; 16] && (findings.clean || findings.same_memory && !touched);
     let proven = proven || findings.state.is_none();
     let flushed = before.flushed.clamp(findings.min, findings.end);
     let dirty = State {

@@ -179,6 +179,7 @@ impl QueueView {
     /// # Errors
     /// As for [`Self::units`]; [`Error::QueueDamaged`] also if another record lies where a unit says.
     pub fn read(&self, from: i64, max: usize) -> Result<Vec<QueueEntry>, Error> {
+        self.shared.check_open()?;
         let generation = self.generation();
         let units = self.units(from, max)?;
         let mut entries = Vec::with_capacity(units.len());
@@ -193,6 +194,7 @@ impl QueueView {
                 });
                 continue;
             }
+            self.shared.check_open()?;
             // A cut or the end of a record's time may have come in between.
             if self.generation() != generation || unit.offset < self.shared.log.min() {
                 break;

@@ -84,8 +84,9 @@ impl Store {
     /// the end of a segment, empty only at the end.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] if `from` is not in `[min, end]`.
+    /// [`Error::OutOfRange`] if `from` is not in `[min, end]`, [`Error::Closed`] once the store is.
     pub fn slice(&self, from: Offset, max_len: usize) -> Result<LogSlice, Error> {
+        self.shared.check_open()?;
         self.shared.log.slice(from, max_len)
     }
 
@@ -93,8 +94,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if `at` is not below the end, [`Error::NotARecordBoundary`] if a filler
-    /// stands there, [`Error::Corrupt`] if no record does.
+    /// stands there, [`Error::Corrupt`] if no record does, [`Error::Closed`] once the store is.
     pub fn record(&self, at: Offset) -> Result<RecordView, Error> {
+        self.shared.check_open()?;
         self.shared.log.record(at)
     }
 

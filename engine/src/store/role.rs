@@ -18,8 +18,9 @@ impl Store {
     /// promotion after an open walks those, and the whole log if queues are not kept.
     ///
     /// # Errors
-    /// [`Error::StaleEpoch`] if a newer epoch was seen, [`Error::NeedsNewerEpoch`] if this epoch was
-    /// served before a stop after which the log cannot be proven, [`Error::ReceiverActive`] or
+    /// [`Error::StaleEpoch`] if a newer epoch was seen or this one is another master's,
+    /// [`Error::NeedsNewerEpoch`] if this epoch was served before a cut, or before a stop after which the
+    /// log cannot be proven, [`Error::ReceiverActive`] or
     /// [`Error::WindowOutstanding`] while the slave's side is not finished.
     pub fn promote(&self, epoch: Epoch) -> Result<EpochEntry, Error> {
         let shared = &*self.shared;
@@ -127,6 +128,17 @@ impl Shared {
     fn may_serve(&self, disk: &Disk, epoch: Epoch) -> Result<(), Error> {
         check_range(epoch)?;
         let state = disk.files.state();
+        // A newer master's entry, or another's of this epoch: the bytes from there on are not this node's.
+        let newest = self.epochs().last().map(|last| last.epoch);
+        let foreign = |newest: &Epoch| {
+            *newest > epoch || *newest == epoch && state.served_epoch != Some(epoch)
+        };
+        if let Some(max_epoch) = newest.filter(foreign) {
+            return Err(Error::StaleEpoch {
+                asked: epoch,
+                max_epoch,
+            });
+        }
         match state.max_epoch {
             Some(max_epoch) if epoch < max_epoch => Err(Error::StaleEpoch {
                 asked: epoch,

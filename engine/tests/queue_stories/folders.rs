@@ -376,3 +376,20 @@ fn the_marks_for_java_say_no_more_than_what_is_on_disk() {
     store.close().unwrap();
     assert_eq!(read(), (300, times[3]));
 }
+
+#[test]
+fn next_queue_offsets_are_those_of_the_log_that_began_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut old = Wire::at(SEGMENT);
+    old.record(&message("t", 0, b"old"), 100, 1);
+    old.feed(&store);
+    store
+        .truncate(SEGMENT, common::epochs(&[]), "resync")
+        .unwrap();
+    let mut new = Wire::at(3 * SEGMENT);
+    new.record(&message("t", 0, b"new"), 7, 1);
+    new.feed(&store);
+    store.promote(2).unwrap();
+    assert_eq!(put(&store, "t", 0).queue_offset, 8);
+}

@@ -8,9 +8,11 @@ use std::path::Path;
 use super::{
     SEGMENT, append, check_invariants, config, copy, epochs, image, in_memory, message, open,
 };
+use crate::checkpoint::CheckpointFile;
 use crate::epoch_list::EpochList;
 use crate::error::Error;
 use crate::position::{EpochEntry, Offset};
+use crate::state_file::STATE_FILE_NAME;
 use crate::steps::StopBefore;
 use crate::store::Store;
 
@@ -285,4 +287,58 @@ fn e13_e20_an_open_stopped_anywhere_and_repeated_gives_what_it_would_have() {
         }
     }
     panic!("an open takes more than {MOST_STEPS} steps");
+}
+
+#[test]
+fn k20_a_cut_stopped_anywhere_leaves_no_mark_of_javas_above_what_is_there() {
+    let dir = in_memory();
+    let store = open(dir.path());
+    store.promote(1).unwrap();
+    append(&store, 9, 1000, b'1');
+    store.set_confirm(store.end_offset());
+    store.close().unwrap();
+    drop(store);
+    for keep_queues in [true, false] {
+        for step in 0..MOST_STEPS {
+            let copied = in_memory();
+            copy(dir.path(), copied.path());
+            let hook = StopBefore::never();
+            let mut config = config(copied.path());
+            config.consume_queues = keep_queues;
+            config.stop_before = Some(hook.clone());
+            let store = Store::open(config).unwrap();
+            let read = || {
+                let read = CheckpointFile::read(&copied.path().join("checkpoint"));
+                read.unwrap().unwrap()
+            };
+            let before = read();
+            assert_eq!(before.logics_physical_offset.cast_unsigned(), 2 * SEGMENT);
+            hook.after(step);
+            let done = store.truncate(2000, epochs(&[(1, 0)]), "test").is_ok();
+            store.abandon();
+            drop(store);
+            let after = read();
+            let dir = copied.path();
+            let file = fs::read(dir.join("commitlog/00000000000000000000")).unwrap();
+            let whole = file[2000..2008] != [0; 8]
+                && dir.join("commitlog/00000000000000008192").exists()
+                && dir.join("consumequeue/topic/0").exists();
+            if after != before {
+                let most = if keep_queues { 1000 } else { 0 };
+                assert_eq!(after.logics_physical_offset, most, "step {step}");
+                assert!(after.confirm_offset <= 2000, "step {step}");
+            } else {
+                assert!(
+                    whole,
+                    "step {step}: the marks stand, what they vouch for went"
+                );
+                let state = crate::state_file::StateFile::read(&dir.join(STATE_FILE_NAME));
+                let mark = state.unwrap().unwrap().queues.unwrap();
+                assert!(mark.through > 2 * SEGMENT, "step {step}");
+            }
+            if done {
+                break;
+            }
+        }
+    }
 }

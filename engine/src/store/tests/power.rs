@@ -5,8 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{SEGMENT, append, check_invariants, config, epochs, image, message, open};
+use crate::checkpoint::{Checkpoint, CheckpointFile};
 use crate::epoch_file::EpochFile;
 use crate::error::Error;
+use crate::position::EpochEntry;
 use crate::record::Message;
 use crate::state_file::{State, StateFile};
 use crate::store::Store;
@@ -194,9 +196,8 @@ fn a11_a12_confirm_is_on_a_record_inside_what_survived() {
     ] {
         let copied = tempfile::tempdir().unwrap();
         super::copy(dir.path(), copied.path());
-        let mut file =
-            crate::checkpoint::CheckpointFile::open(copied.path().join("checkpoint")).unwrap();
-        let checkpoint = crate::checkpoint::Checkpoint {
+        let mut file = CheckpointFile::open(copied.path().join("checkpoint")).unwrap();
+        let checkpoint = Checkpoint {
             confirm_offset: stored,
             ..file.current()
         };
@@ -295,4 +296,95 @@ fn a_folder_changed_since_its_clean_stop_is_scanned() {
     assert_eq!(store.opened().torn.as_ref().unwrap().cut_bytes, 7);
     assert_eq!(image(&store), before);
     check_invariants(dir.path(), &store);
+}
+
+#[test]
+fn a_confirm_offset_below_zero_confirms_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    crashed(dir.path(), 7);
+    let mut file = CheckpointFile::open(dir.path().join("checkpoint")).unwrap();
+    let checkpoint = Checkpoint {
+        confirm_offset: -1,
+        ..file.current()
+    };
+    file.store(checkpoint).unwrap();
+    assert_eq!(open(dir.path()).confirm_offset(), 0);
+}
+
+#[test]
+fn k8_a_log_that_somebody_else_had_in_between_is_not_served_on() {
+    // Changed behind a clean stop, and stopped by Java, which takes its mark away.
+    for clean in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        store.promote(1).unwrap();
+        append(&store, 3, 1000, b'1');
+        if clean {
+            store.close().unwrap();
+            zero(dir.path(), 0, 2000..3000);
+            change_state(dir.path(), |state| {
+                if let Some(clean) = &mut state.clean {
+                    (state.flushed, clean.end) = (2000, 2000);
+                }
+            });
+        } else {
+            store.abandon();
+            fs::remove_file(dir.path().join("abort")).unwrap();
+        }
+        drop(store);
+        let store = open(dir.path());
+        assert!(!store.opened().clean);
+        assert!(!store.promises().may_serve_again);
+        assert!(matches!(
+            store.promote(1),
+            Err(Error::NeedsNewerEpoch { .. })
+        ));
+        store.promote(2).unwrap();
+    }
+}
+
+#[test]
+fn k8_an_epoch_is_not_served_on_once_its_bytes_were_cut() {
+    for unclean in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = open(dir.path());
+        store.promote(1).unwrap();
+        append(&store, 3, 1000, b'1');
+        store.fence();
+        store.truncate(2000, epochs(&[(1, 0)]), "test").unwrap();
+        if unclean {
+            store.abandon();
+            drop(store);
+            store = open(dir.path());
+        }
+        assert!(matches!(
+            store.promote(1),
+            Err(Error::NeedsNewerEpoch { .. })
+        ));
+        store.promote(2).unwrap();
+    }
+}
+
+#[test]
+fn an_epoch_of_another_master_is_not_this_nodes_to_serve() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.promote(1).unwrap();
+    append(&store, 3, 1000, b'1');
+    store.fence();
+    let mut receiver = store.receive().unwrap();
+    receiver
+        .adopt_epoch(EpochEntry {
+            epoch: 5,
+            start: 3000,
+        })
+        .unwrap();
+    receiver.finish().unwrap();
+    for epoch in [1, 5] {
+        assert!(matches!(
+            store.promote(epoch),
+            Err(Error::StaleEpoch { max_epoch: 5, .. })
+        ));
+    }
+    store.promote(6).unwrap();
 }

@@ -51,8 +51,8 @@ fn c01_h05_h08_a_failed_sync_is_final_until_the_bytes_are_written_anew() {
         Err(Error::Failed { .. })
     ));
     assert!(matches!(store.promote(2), Err(Error::Failed { .. })));
-    assert!(matches!(store.close(), Err(Error::Failed { .. })));
     let before = image(&store);
+    assert!(matches!(store.close(), Err(Error::Failed { .. })));
     drop(store);
     let path = dir.path().join("commitlog/00000000000000000000");
     let inode = std::fs::metadata(&path).unwrap().ino();
