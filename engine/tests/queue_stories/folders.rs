@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use crate::common::{SEGMENT, segment_path};
 use epochlog_engine::{CheckpointFile, Error, Store, TimeBoundary, sys_flag};
@@ -123,7 +124,12 @@ fn a_slave_fills_its_queues_up_to_what_its_master_confirms() {
     assert_eq!(put(&store, "t", 0).queue_offset, 60);
     confirm(&store, store.end_offset());
     assert_eq!(offsets(&store, "t", 0).len(), 61);
-    assert!(heard.load(Ordering::SeqCst) >= 2);
+    // Listeners are told after the position they can see has moved.
+    let deadline = Instant::now() + LONG;
+    while heard.load(Ordering::SeqCst) < 2 {
+        assert!(Instant::now() < deadline, "the listener was not told");
+        std::thread::yield_now();
+    }
     close_and_compare(store, dir.path());
 }
 
