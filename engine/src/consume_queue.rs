@@ -76,9 +76,9 @@ impl ConsumeQueue {
         while last > queue.files.first() && !queue.counts(index(last), proven)? {
             last -= queue.files.size();
         }
-        let end = queue.partition(index(last), index(last + queue.files.size()), |bytes| {
-            counts(bytes, proven)
-        })?;
+        // In the last unit that has a byte in the file, or before it.
+        let behind = queue.files.written_end(last)?.next_multiple_of(UNIT);
+        let end = queue.partition(index(last), index(behind), |bytes| counts(bytes, proven))?;
         let pre_fill = |bytes: &[u8; QUEUE_UNIT_LEN]| *bytes == QUEUE_PRE_FILL;
         queue.begin = queue.partition(first, end, pre_fill)?;
         queue.written = end;

@@ -33,7 +33,7 @@ use crate::steps::Hook;
 use dispatch::Counts;
 pub use dispatch::QueueCounts;
 pub(crate) use listing::{FoundQueue, common_len, list};
-pub(crate) use verify::is_of;
+pub(crate) use verify::message_of;
 
 /// What all queues of a store have in common.
 pub(crate) struct QueueSettings {
@@ -249,7 +249,7 @@ impl Queues {
     }
 
     /// A sum over the names and both ends of the queues that have messages, in no order.
-    fn ends(&self) -> u32 {
+    pub(crate) fn ends(&self) -> u32 {
         let topics = self.topics.read();
         let mut sum = 0_u32;
         for queue in topics.values().flatten() {
@@ -268,7 +268,7 @@ impl Queues {
 
     /// Whether the queues are those the mark was made of.
     pub(crate) fn agree_with(&self, mark: &QueuesMark) -> bool {
-        mark.ends_crc.is_none_or(|ends| ends == self.ends())
+        mark.ends_crc == self.ends()
     }
 
     /// Writes every unit into its file and answers what must be synced for the mark beside it.
@@ -288,7 +288,7 @@ impl Queues {
             .extend(std::mem::take(&mut dispatch.new_names));
         let mark = QueuesMark {
             through: dispatch.at,
-            ends_crc: Some(self.ends()),
+            ends_crc: self.ends(),
             complete: dispatch.complete,
         };
         Ok(Unmarked {

@@ -56,22 +56,22 @@ pub struct QueuesMark {
     /// Every message below this offset that belongs in a queue is in one, and synced.
     pub through: Offset,
     /// Sum, modulo 2^32, over the queues that hold messages then: CRC-32C of topic, a zero byte, queue id
-    /// as i32, queue offset of the first message and behind the last one as i64. `None` after a cut.
-    pub ends_crc: Option<u32>,
+    /// as i32, queue offset of the first message and behind the last one as i64.
+    pub ends_crc: u32,
     /// No record below was passed over that has a queue offset; else only a walk over the log knows the
     /// next queue offsets.
     pub complete: bool,
 }
 
 impl QueuesMark {
-    /// What is still proven after a cut at `to`.
-    pub(crate) fn lowered_to(self, to: Offset) -> Self {
+    /// What is still proven after a cut at `to`, which leaves the queues with these ends.
+    pub(crate) fn lowered_to(self, to: Offset, ends_crc: u32) -> Self {
         if self.through <= to {
             return self;
         }
         Self {
             through: to,
-            ends_crc: None,
+            ends_crc,
             ..self
         }
     }

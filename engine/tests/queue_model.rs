@@ -201,10 +201,16 @@ impl Life {
         let _ = fs::remove_dir_all(self.dir.join("consumequeue"));
         let store = Store::open(config(&self.dir)).unwrap();
         store.close().unwrap();
-        assert!(
-            files(&self.dir) == found,
-            "the files are not what the log says"
-        );
+        let made = files(&self.dir);
+        let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&found), names(&made));
+        for (name, bytes) in found {
+            assert!(
+                made[&name] == bytes,
+                "{}: not what the log says",
+                name.display()
+            );
+        }
     }
 }
 

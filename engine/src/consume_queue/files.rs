@@ -11,11 +11,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::allocate;
 use crate::error::Error;
@@ -42,7 +45,7 @@ struct OpenFiles {
 }
 
 impl FileCache {
-    fn get(&self, key: (u32, u64), path: &Path) -> Result<Arc<File>, Error> {
+    fn get(&self, key: (u32, u64), path: impl Fn() -> PathBuf) -> Result<Arc<File>, Error> {
         let mut open = self.open.lock();
         open.clock += 1;
         let now = open.clock;
@@ -50,11 +53,12 @@ impl FileCache {
             *used = now;
             return Ok(Arc::clone(file));
         }
+        let path = path();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .open(path)
-            .map_err(Error::io("open", path))?;
+            .open(&path)
+            .map_err(Error::io("open", &path))?;
         let file = Arc::new(file);
         open.put(key, Arc::clone(&file));
         Ok(file)
@@ -126,7 +130,7 @@ impl QueueFiles {
         settings: FileSettings,
         dir: PathBuf,
         number: u32,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
     ) -> Self {
         Self {
             settings,
@@ -162,7 +166,18 @@ impl QueueFiles {
     fn file(&self, base: u64) -> Result<Arc<File>, Error> {
         self.settings
             .cache
-            .get((self.number, base), &self.path_of(base))
+            .get((self.number, base), || self.path_of(base))
+    }
+
+    /// Behind the last byte of the file at `base` that may not be zero. A search that stays below it
+    /// fills no memory with holes.
+    pub(crate) fn written_end(&self, base: u64) -> Result<u64, Error> {
+        let file = self.file(base)?;
+        let mut end = 0;
+        while let Some(extent) = next_extent(&file, end, self.size()) {
+            end = extent.end;
+        }
+        Ok(base + end)
     }
 
     /// Fills `bytes` from `at` on; all of it lies in the files.
@@ -175,7 +190,7 @@ impl QueueFiles {
             let (part, behind) = rest.split_at_mut(here);
             self.file(base)?
                 .read_exact_at(part, at - base)
-                .map_err(Error::io("read", &self.path_of(at)))?;
+                .map_err(|error| Error::io("read", &self.path_of(at))(error))?;
             at += here as u64;
             rest = behind;
         }
@@ -197,7 +212,7 @@ impl QueueFiles {
             let here = clamp_len(base + self.size() - at, rest.len());
             self.unsynced.insert(base);
             file.write_all_at(&rest[..here], at - base)
-                .map_err(Error::io("write", &self.path_of(at)))?;
+                .map_err(|error| Error::io("write", &self.path_of(at))(error))?;
             at += here as u64;
             rest = &rest[here..];
         }
@@ -259,7 +274,7 @@ impl QueueFiles {
             let base = self.base(at);
             let file = self.file(base)?;
             let path = self.path_of(at);
-            let written = first_written(&file, at - base, self.size());
+            let written = is_written(&file, at - base, self.size());
             if written.map_err(Error::io("read", &path))? {
                 stop_here(&self.settings.hook)?;
                 allocate::punch(&file, at - base, self.size())
@@ -334,27 +349,35 @@ impl QueueFiles {
 }
 
 /// Whether a byte of `[from, to)` is not zero. Holes are not read.
-fn first_written(file: &File, from: u64, to: u64) -> io::Result<bool> {
+fn is_written(file: &File, from: u64, to: u64) -> io::Result<bool> {
+    let mut chunk = Vec::new();
     let mut at = from;
-    let mut chunk = vec![0; CHUNK];
-    while at < to {
-        let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
-            Ok(data) => data,
-            Err(rustix::io::Errno::NXIO) => return Ok(false),
-            // A file system that knows no holes has data everywhere.
-            Err(_) => at,
-        };
-        if data >= to {
-            return Ok(false);
+    while let Some(extent) = next_extent(file, at, to) {
+        at = extent.start;
+        while at < extent.end {
+            chunk.resize(clamp_len(extent.end - at, CHUNK), 0);
+            file.read_exact_at(&mut chunk, at)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                return Ok(true);
+            }
+            at += chunk.len() as u64;
         }
-        let len = clamp_len(to - data, CHUNK);
-        file.read_exact_at(&mut chunk[..len], data)?;
-        if chunk[..len].iter().any(|byte| *byte != 0) {
-            return Ok(true);
-        }
-        at = data + len as u64;
     }
     Ok(false)
+}
+
+/// The first part of `[from, to)` that is no hole. A file system that knows no holes has data everywhere.
+fn next_extent(file: &File, from: u64, to: u64) -> Option<Range<u64>> {
+    if from >= to {
+        return None;
+    }
+    let start = match seek(file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return None,
+        Err(_) => return Some(from..to),
+    };
+    let end = seek(file, SeekFrom::Hole(start)).unwrap_or(to).min(to);
+    (start < end).then_some(start..end)
 }
 
 fn clamp_len(len: u64, most: usize) -> usize {

@@ -256,6 +256,51 @@ fn a_message_whose_forerunners_are_missing_has_the_queue_made_again() {
 }
 
 #[test]
+fn many_queues_are_synced_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.promote(1).unwrap();
+    let host = ([127, 0, 0, 1], 10911).into();
+    for queue_id in 0..100 {
+        let mut message = Message::new("many", b"x", host, 0);
+        message.queue_id = queue_id;
+        store.append(&message).unwrap();
+    }
+    let end = store.end_offset();
+    confirm(&store, end);
+    store.sync_queues().unwrap();
+    store.abandon();
+    drop(store);
+    let store = open(dir.path());
+    assert!(!store.opened().queues_verified);
+    assert_eq!(store.dispatched_offset(), end);
+    assert_eq!(store.queues().len(), 100);
+    for queue in store.queues() {
+        assert_eq!(queue.read(0, 9).unwrap().len(), 1, "{queue:?}");
+    }
+}
+
+#[test]
+fn queues_lost_after_a_cut_are_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.promote(1).unwrap();
+    let half = append(&store, 10);
+    let end = append(&store, 10);
+    confirm(&store, end);
+    store.sync_queues().unwrap();
+    store.demote(2).unwrap();
+    let list = (*store.epochs()).clone();
+    store.truncate(half, list, "test").unwrap();
+    store.abandon();
+    drop(store);
+    fs::remove_dir_all(dir.path().join("consumequeue/b")).unwrap();
+    let store = open(dir.path());
+    assert!(store.opened().queues_verified);
+    check(&store, 10);
+}
+
+#[test]
 fn a_full_disk_holds_the_dispatcher_up_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::position::Offset;
 use crate::record::Record;
 use crate::recovery::Progress;
+use crate::store::RecordView;
 use crate::walk::{Item, Stop};
 
 use super::dispatch::{Place, damaged, walk_log};
@@ -243,16 +244,21 @@ fn same(queue: &Queue, found: &QueueUnit, unit: &QueueUnit) -> bool {
 /// Whether a stored unit speaks of a later record with this queue offset: a topic that was deleted and
 /// made again counts from 0 anew, and the queue is the new one's.
 fn newer(log: &CommitLog, queue: &Queue, at: i64, found: &QueueUnit, than: Offset) -> bool {
-    found.offset > than && is_of(log, queue, at, found)
+    found.offset > than && message_of(log, queue, at, found).is_some()
 }
 
-/// Whether the record a unit speaks of is the message with queue offset `at` of this queue.
-pub(crate) fn is_of(log: &CommitLog, queue: &Queue, at: i64, unit: &QueueUnit) -> bool {
-    log.record(unit.offset).is_ok_and(|view| {
-        let record = view.record();
-        record.total_size() as u64 == u64::from(unit.size)
-            && record.queue_offset() == at
-            && record.queue_id() == queue.queue_id
-            && record.topic() == &*queue.topic
-    })
+/// The record a unit speaks of, if it is the message with queue offset `at` of this queue.
+pub(crate) fn message_of(
+    log: &CommitLog,
+    queue: &Queue,
+    at: i64,
+    unit: &QueueUnit,
+) -> Option<RecordView> {
+    let view = log.record(unit.offset).ok()?;
+    let record = view.record();
+    let same = record.total_size() as u64 == u64::from(unit.size)
+        && record.queue_offset() == at
+        && record.queue_id() == queue.queue_id
+        && record.topic() == &*queue.topic;
+    same.then_some(view)
 }

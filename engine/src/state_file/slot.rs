@@ -24,8 +24,7 @@ const SYNC_FAILED: u32 = 1 << 1;
 const HAS_MAX_EPOCH: u32 = 1 << 2;
 const HAS_SERVED_EPOCH: u32 = 1 << 3;
 const HAS_QUEUES: u32 = 1 << 4;
-const HAS_QUEUE_ENDS: u32 = 1 << 5;
-const QUEUES_COMPLETE: u32 = 1 << 6;
+const QUEUES_COMPLETE: u32 = 1 << 5;
 
 const CRC_AT: usize = STATE_SLOT_LEN - 4;
 const UNUSED_LEN: usize = CRC_AT - 120;
@@ -99,7 +98,6 @@ pub(super) fn encode(state: &State, sequence: u64) -> [u8; STATE_SLOT_LEN] {
         | flag(HAS_MAX_EPOCH, state.max_epoch.is_some())
         | flag(HAS_SERVED_EPOCH, state.served_epoch.is_some())
         | flag(HAS_QUEUES, state.queues.is_some())
-        | flag(HAS_QUEUE_ENDS, queues.ends_crc.is_some())
         | flag(QUEUES_COMPLETE, queues.complete);
     let mut slot = Slot {
         magic: MAGIC,
@@ -120,7 +118,7 @@ pub(super) fn encode(state: &State, sequence: u64) -> [u8; STATE_SLOT_LEN] {
         clean_epoch_file_crc: U32::new(clean.epoch_file_crc),
         clean_checkpoint_crc: U32::new(clean.checkpoint_crc),
         queues_through: U64::new(queues.through),
-        queues_ends_crc: U32::new(queues.ends_crc.unwrap_or_default()),
+        queues_ends_crc: U32::new(queues.ends_crc),
         unused: [0; UNUSED_LEN],
         crc: U32::new(0),
     };
@@ -169,7 +167,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(State, u64), Unusable> {
         sync_failed: has(SYNC_FAILED),
         queues: has(HAS_QUEUES).then(|| QueuesMark {
             through: slot.queues_through.get(),
-            ends_crc: has(HAS_QUEUE_ENDS).then(|| slot.queues_ends_crc.get()),
+            ends_crc: slot.queues_ends_crc.get(),
             complete: has(QUEUES_COMPLETE),
         }),
     };

@@ -206,15 +206,15 @@ impl Shared {
         })
     }
 
-    /// The state whose marks vouch for nothing behind the cut.
+    /// The state whose marks vouch for nothing behind the cut; the queues were taken back.
     fn lowered(&self, disk: &Disk, to: Offset, last_record: Offset) -> State {
         let mut state = disk.given_up();
         state.flushed = state.flushed.min(to);
         state.scan_from = state.scan_from.min(last_record).min(state.flushed);
         state.generation += 1;
         // Queues that are not kept are moved aside.
-        let queues = state.queues.filter(|_| self.queues.is_some());
-        state.queues = queues.map(|mark| mark.lowered_to(to));
+        let queues = state.queues.zip(self.queues.as_ref());
+        state.queues = queues.map(|(mark, queues)| mark.lowered_to(to, queues.ends()));
         state
     }
 

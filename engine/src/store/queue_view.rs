@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::consume_queue::{QUEUE_UNIT_LEN, QueueUnit};
 use crate::error::Error;
 use crate::position::Offset;
-use crate::queues::{Queue, QueueCounts, is_of};
+use crate::queues::{Queue, QueueCounts, message_of};
 
 use super::{RecordView, Shared, Store};
 
@@ -145,8 +145,9 @@ impl QueueView {
     ///
     /// # Errors
     /// [`Error::QueueRange`] unless `from` is in [min, max], [`Error::QueueDamaged`] if a unit is none,
-    /// [`Error::Io`] if the queue's files cannot be read.
+    /// [`Error::Io`] if the queue's files cannot be read, [`Error::Closed`] after the store was closed.
     pub fn units(&self, from: i64, max: usize) -> Result<Vec<(i64, QueueUnit)>, Error> {
+        self.shared.check_open()?;
         let log_min = self.shared.log.min();
         let confirm = self.shared.flush.progress().confirm;
         let state = self.queue.state.read();
@@ -179,14 +180,12 @@ impl QueueView {
     /// # Errors
     /// As for [`Self::units`]; [`Error::QueueDamaged`] also if another record lies where a unit says.
     pub fn read(&self, from: i64, max: usize) -> Result<Vec<QueueEntry>, Error> {
-        self.shared.check_open()?;
         let generation = self.generation();
         let units = self.units(from, max)?;
         let mut entries = Vec::with_capacity(units.len());
         for (queue_offset, unit) in units {
-            if is_of(&self.shared.log, &self.queue, queue_offset, &unit)
-                && let Ok(record) = self.shared.log.record(unit.offset)
-            {
+            let log = &self.shared.log;
+            if let Some(record) = message_of(log, &self.queue, queue_offset, &unit) {
                 entries.push(QueueEntry {
                     queue_offset,
                     unit,
@@ -196,7 +195,7 @@ impl QueueView {
             }
             self.shared.check_open()?;
             // A cut or the end of a record's time may have come in between.
-            if self.generation() != generation || unit.offset < self.shared.log.min() {
+            if self.generation() != generation || unit.offset < log.min() {
                 break;
             }
             return Err(self.damaged(queue_offset, "another record, or none, lies where it says"));
@@ -215,6 +214,7 @@ impl QueueView {
         store_timestamp_ms: i64,
         boundary: TimeBoundary,
     ) -> Result<i64, Error> {
+        self.shared.check_open()?;
         let (min, max) = (self.min_offset()?, self.max_offset()?);
         let (mut low, mut high) = (min, max);
         while low < high {

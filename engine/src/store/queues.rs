@@ -33,6 +33,9 @@ const FILE_SIZES: std::ops::RangeInclusive<u64> = UNIT..=1 << 30;
 /// Bytes of log that are dispatched between two syncs, at most.
 const SYNC_BYTES: u64 = 256 << 20;
 
+/// Files that are synced one by one.
+const FEW_FILES: usize = 64;
+
 /// After a refusal (a full disk) the dispatcher tries again this much later.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -216,7 +219,7 @@ impl Shared {
         if unmarked.unsynced.is_empty() && queues.is_marked(unmarked.mark.through) {
             return Ok(());
         }
-        match sync_all(&unmarked.unsynced) {
+        match sync_all(&self.folder.consume_queues(), &unmarked.unsynced) {
             Ok(()) => {}
             Err(Unsyncable::Refused(error)) => {
                 queues.give_back(unmarked);
@@ -270,7 +273,16 @@ enum Unsyncable {
 
 /// Syncs files, then the directories with their names. What is gone by now was removed by a cut, which
 /// has synced that.
-fn sync_all(unsynced: &Unsynced) -> Result<(), Unsyncable> {
+///
+/// Of many files each would cost a commit of the file system's journal, so then the file system that
+/// holds `dir` is synced as a whole; Linux reports a lost page of any file by that since 5.8.
+fn sync_all(dir: &Path, unsynced: &Unsynced) -> Result<(), Unsyncable> {
+    if unsynced.files.len() > FEW_FILES {
+        let refused = |error| Unsyncable::Refused(Error::io("open", dir)(error));
+        let file = File::open(dir).map_err(refused)?;
+        let synced = rustix::fs::syncfs(&file);
+        return synced.map_err(|error| Unsyncable::Lost(Error::io("sync", dir)(error.into())));
+    }
     for path in unsynced.files.iter().chain(&unsynced.dirs) {
         sync(path)?;
     }
