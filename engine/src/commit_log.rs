@@ -13,6 +13,7 @@ mod prepare;
 mod receive;
 mod retract;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,6 +71,8 @@ pub(crate) struct CommitLog {
     /// `prepared`, so that nobody makes a file again that an appender has just taken.
     next_base: AtomicU64,
     layout: Mutex<()>,
+    /// Segments below the first offset whose files are still there; oldest first.
+    doomed: Mutex<VecDeque<Offset>>,
     prepared: Mutex<Option<Arc<Segment>>>,
     prepare_wanted: Mutex<bool>,
     prepare_signal: Condvar,
@@ -144,6 +147,7 @@ impl CommitLog {
             last_store_ms: AtomicI64::new(last_store_ms),
             next_base: AtomicU64::new(next_base),
             layout: Mutex::new(()),
+            doomed: Mutex::default(),
             prepared: Mutex::new(prepared),
             prepare_wanted: Mutex::new(true),
             prepare_signal: Condvar::new(),
@@ -200,6 +204,30 @@ impl CommitLog {
 
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
         self.segments.read().clone()
+    }
+
+    /// The log begins at `min`, the end of a segment that is not the last, from now on. The files before it
+    /// are the caller's business; slices that exist stay.
+    pub(crate) fn retire_below(&self, min: Offset) {
+        let _layout = self.layout.lock();
+        let mut segments = self.segments.write();
+        let count = segments.partition_point(|segment| segment.base() < min);
+        assert!(count < segments.len(), "the last segment stays");
+        assert_eq!(segments[count].base(), min, "whole segments go");
+        self.min.store(min, Ordering::SeqCst);
+        let gone = segments.drain(..count).map(|segment| segment.base());
+        self.doomed.lock().extend(gone);
+    }
+
+    /// The oldest segment whose file is to be unlinked.
+    pub(crate) fn next_doomed(&self) -> Option<Offset> {
+        self.doomed.lock().front().copied()
+    }
+
+    /// The file of the oldest one is gone.
+    pub(crate) fn is_gone(&self, base: Offset) {
+        let gone = self.doomed.lock().pop_front();
+        assert_eq!(gone, Some(base), "oldest first");
     }
 
     /// The segment that holds the byte at `offset`, whether published or not.

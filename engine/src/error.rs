@@ -38,6 +38,17 @@ pub enum Error {
         segment_size: u64,
     },
 
+    /// The disk is fuller than retention allows, and it has nothing more to remove. Nothing was written;
+    /// the log stays readable, and appends work again once there is space.
+    #[error("{}: {used_percent} percent of the disk are in use, more than appends are taken with \
+        (diskSpaceWarningLevelRatio); nothing was written. Free space, and append again", path.display())]
+    DiskFull {
+        /// The store's folder.
+        path: PathBuf,
+        /// How much of the disk was in use when retention looked, in percent.
+        used_percent: u8,
+    },
+
     /// Another process has the store open.
     #[error("{}: locked by another process; stop that broker first", path.display())]
     Locked {

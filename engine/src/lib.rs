@@ -26,6 +26,7 @@ mod record;
 mod recovery;
 mod region;
 pub mod repair;
+mod retention;
 mod segment;
 mod state_file;
 mod steps;
@@ -53,12 +54,14 @@ pub use record::{
     encoded_len, message_id, parse as parse_record, sys_flag, write_filler,
 };
 pub use recovery::Torn;
+pub use retention::{DiskLevel, DiskUse, HeldBack, RetentionPolicy, RetentionTick};
 pub use segment::LogSlice;
 pub use state_file::{
     CleanStop, QueuesMark, STATE_FILE_LEN, STATE_FILE_NAME, STATE_SLOT_LEN, STATE_SLOT_STRIDE,
     STATE_VERSION, State, StateFile, StateFileError,
 };
 pub use store::{
-    DEFAULT_QUEUE_FILE_SIZE, MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, OpenReport, Promises, QueueEntry,
-    QueueView, RecordView, Records, SegmentInfo, Store, StoreConfig, TimeBoundary, Truncation,
+    DEFAULT_QUEUE_FILE_SIZE, MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, OpenReport, Pin, Promises,
+    QueueEntry, QueueView, RecordView, Records, Retained, SegmentInfo, Store, StoreConfig,
+    TimeBoundary, Truncation,
 };

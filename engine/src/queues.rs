@@ -387,6 +387,11 @@ impl Queues {
         self.marked.store(through, Ordering::SeqCst);
     }
 
+    /// Up to where the mark on disk proves the queues; `None` if it does not.
+    pub(crate) fn marked(&self) -> Option<Offset> {
+        Some(self.marked.load(Ordering::SeqCst)).filter(|marked| *marked != NO_MARK)
+    }
+
     /// Whether the mark on disk says `through`.
     pub(crate) fn is_marked(&self, through: Offset) -> bool {
         self.marked.load(Ordering::SeqCst) == through

@@ -191,6 +191,7 @@ fn describe_segment(step: &SegmentStep) -> String {
             path,
             into: Some(into),
         } => format!("move {} to {}", path.display(), into.display()),
+        SegmentStep::RemoveSaved { path } => format!("delete {}", path.display()),
         SegmentStep::Erase { at } => format!("erase from offset {at} to the end of its segment"),
         SegmentStep::Rewrite { base, end } => {
             format!("put a copy of segment {base} in its place that ends at {end}")

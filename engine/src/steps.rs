@@ -43,6 +43,8 @@ pub(crate) enum SegmentStep {
         path: PathBuf,
         into: Option<PathBuf>,
     },
+    /// Take something under `truncated/` or `aside/` off the disk for good, with all that is in it.
+    RemoveSaved { path: PathBuf },
     /// Make everything from here to the end of its segment read as zero.
     Erase { at: Offset },
     /// Put a copy of the segment in its place that has `[base, end)` and zeros behind.
@@ -110,6 +112,14 @@ impl StopBefore {
 /// The way a segment comes into the log.
 pub(crate) fn roll_steps(base: Offset) -> Vec<SegmentStep> {
     vec![SegmentStep::Prepare { base }, SegmentStep::Admit { base }]
+}
+
+/// The way the oldest segment leaves the log.
+pub(crate) fn unlink_steps(folder: &Folder, base: Offset) -> [SegmentStep; 1] {
+    [SegmentStep::Remove {
+        path: folder.segment(base),
+        into: None,
+    }]
 }
 
 /// What a cut needs to know. The state and the lists are the ones to be durable afterwards.

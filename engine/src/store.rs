@@ -12,10 +12,11 @@ mod open;
 mod queue_view;
 mod queues;
 mod read;
+mod retain;
 mod role;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub(crate) use lock::StoreLock;
 pub use open::OpenReport;
 pub use queue_view::{QueueEntry, QueueView, TimeBoundary};
 pub use read::{RecordView, Records, SegmentInfo};
+pub use retain::{Pin, Retained};
 
 /// An open store folder.
 ///
@@ -59,6 +61,9 @@ pub(crate) struct Shared {
     pub(crate) queues: Option<Queues>,
     pub(crate) role: Mutex<Role>,
     pub(crate) disk: Mutex<Disk>,
+    pins: Arc<retain::Pins>,
+    /// How full the disk was found to be, in percent, if that is too full to take appends; else 0.
+    disk_full: AtomicU8,
     epochs: RwLock<Arc<EpochList>>,
     boot_id: [u8; 16],
     report: OpenReport,
@@ -75,6 +80,8 @@ pub(crate) struct Role {
     pub(crate) receiver: bool,
     /// The folder was made ready for bytes that Java's index does not know.
     pub(crate) writes_begun: bool,
+    /// Retention has looked at what lies under `truncated/` and `aside/`.
+    pub(crate) saved_looked_at: bool,
 }
 
 /// The small files, and what is known about them.
@@ -107,7 +114,8 @@ impl Store {
     /// # Errors
     /// Nothing was written if it fails: [`Error::NotWritable`] unless master, [`Error::Message`] or
     /// [`Error::TooLarge`] for what cannot be a record here, [`Error::NoSpace`] when the next segment
-    /// cannot be had, [`Error::Failed`] after a failed sync.
+    /// cannot be had, [`Error::DiskFull`] as [`Store::retain`] says, [`Error::Failed`] after a failed
+    /// sync.
     pub fn append(&self, message: &Message<'_>) -> Result<Appended, Error> {
         let mut appended = None;
         self.append_each(std::slice::from_ref(message), |it| appended = Some(it))?;
@@ -133,6 +141,7 @@ impl Store {
         stored: impl FnMut(Appended),
     ) -> Result<(), Error> {
         self.shared.check_usable()?;
+        self.shared.check_room()?;
         self.shared.hold_back()?;
         self.shared.log.append(messages, stored)
     }

@@ -108,6 +108,7 @@ impl CommitLog {
         let path = settings.folder.segment(base);
         let segment = Segment::open(path, base, settings.segment_size, 0)?;
         self.forget_prepared();
+        self.doomed.lock().clear();
         tail.pen = Pen::None;
         tail.queues = Some(QueueOffsets::default());
         self.segments.write().clear();
@@ -124,6 +125,9 @@ impl CommitLog {
         let prepared = self.prepared.lock().as_ref().map(|segment| segment.base());
         let segments = self.segments();
         let bases = segments.iter().rev().map(|segment| segment.base());
-        prepared.into_iter().chain(bases).collect()
+        let mut bases: Vec<_> = prepared.into_iter().chain(bases).collect();
+        // Retention could not remove these; behind a gap they would not be taken for a log.
+        bases.extend(self.doomed.lock().iter().rev());
+        bases
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn run(step: &SegmentStep, folder: &Folder, segment_size: u64) -> Res
             Ok(())
         }
         SegmentStep::Remove { path, into } => remove(folder, path, into.as_deref()),
+        SegmentStep::RemoveSaved { path } => remove_saved(path),
         SegmentStep::Erase { at } => erase(folder, segment_size, *at),
         SegmentStep::Rewrite { base, end } => rewrite(folder, segment_size, *base, *end),
         SegmentStep::Sync { base } => {
@@ -128,6 +129,22 @@ fn remove(folder: &Folder, path: &Path, into: Option<&Path>) -> Result<(), Error
         }
     }
     allocate::sync_directory(&folder.commit_log())
+}
+
+fn remove_saved(path: &Path) -> Result<(), Error> {
+    let is_dir = fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
+    let removed = if is_dir {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::io("remove", path)(error));
+        }
+        _ => {}
+    }
+    allocate::sync_directory(directory_of(path))
 }
 
 fn move_into(path: &Path, into: &Path) -> Result<(), Error> {

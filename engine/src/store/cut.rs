@@ -116,13 +116,22 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes `list` the epoch list, durably; the log stays.
+    /// Makes `list` the epoch list, durably; the log stays. If it says of the epoch served last something
+    /// else than before, that one is not to be served again: its start would move.
     pub(crate) fn replace_epochs(&self, list: EpochList) -> Result<(), Error> {
-        if *self.epochs() == list {
+        let before = self.epochs();
+        if *before == list {
             return Ok(());
         }
         let mut disk = self.disk.lock();
-        let steps = [Step::Epochs(list.clone())];
+        let mut steps = Vec::new();
+        let served = disk.files.state().served_epoch;
+        let entry = |list: &EpochList| served.and_then(|epoch| list.find(epoch));
+        if entry(&before).is_some() && entry(&before) != entry(&list) {
+            steps.push(Step::State(disk.given_up()));
+            disk.restart_allowed = false;
+        }
+        steps.push(Step::Epochs(list.clone()));
         self.run(&mut disk, &steps)?;
         self.set_epochs(list);
         Ok(())

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -110,6 +110,8 @@ impl Store {
                 restart_allowed: files.state().boot_id == boot_id && boot_id != [0; 16],
                 files,
             }),
+            pins: Arc::default(),
+            disk_full: AtomicU8::new(0),
             epochs: RwLock::new(Arc::new(findings.epochs.clone())),
             boot_id,
             report: OpenReport::of(findings, queues_verified),
