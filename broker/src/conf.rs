@@ -8,6 +8,7 @@ mod broker;
 mod controller;
 mod properties;
 mod reader;
+mod retention;
 
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ pub use controller::{ControllerConf, ControllerPeer};
 #[cfg(test)]
 use properties::parse_properties;
 pub use reader::Reader;
+pub use retention::RetentionConf;
 
 /// Why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -7,6 +7,7 @@
 mod decide;
 mod heartbeat;
 mod proposals;
+mod retention;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -171,6 +172,7 @@ async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
     tasks.spawn(decide::run(Arc::clone(&wires), replicas, pushed));
     tasks.spawn(heartbeat::run(Arc::clone(&wires)));
     tasks.spawn(proposals::run(wires));
+    tasks.spawn(retention::run(Arc::clone(&node)));
     tasks.spawn(save_topics(Arc::clone(&node)));
     Ok(Started {
         node,

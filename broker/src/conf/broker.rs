@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::retention::RetentionConf;
 use super::{ConfError, Reader};
 
 /// When a record counts as flushed (RocketMQ: FlushDiskType).
@@ -49,6 +50,8 @@ pub struct BrokerConf {
     pub segment_size: u64,
     /// `mappedFileSizeConsumeQueue`, bytes; rounded up to whole units, as Java does.
     pub queue_file_size: u64,
+    /// When old segments go.
+    pub retention: RetentionConf,
     /// `flushDiskType`.
     pub flush_disk_type: FlushDiskType,
     /// `enabledAppendPropCRC`.
@@ -152,6 +155,7 @@ impl BrokerConf {
             queue_file_size: keys
                 .number("mappedFileSizeConsumeQueue", 6_000_000, 20, 1 << 29)?
                 .next_multiple_of(20),
+            retention: RetentionConf::read(&mut keys)?,
             flush_disk_type: flush_disk_type(&mut keys)?,
             append_property_crc: keys.flag("enabledAppendPropCRC", false)?,
             max_message_len: len(&mut keys, "maxMessageSize", 4 << 20, 10, 15 << 20)?,

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use epochlog_engine::RetentionPolicy;
+
 use super::*;
 
 fn pairs(text: &str) -> Vec<(usize, String, String)> {
@@ -80,6 +82,8 @@ fn a_broker_has_java_defaults() {
     assert_eq!((conf.listen.port(), conf.ha_listen.port()), (10911, 10912));
     assert_eq!(conf.segment_size, 1 << 30);
     assert_eq!(conf.queue_file_size, 6_000_000);
+    assert_eq!(conf.retention.policy, RetentionPolicy::default());
+    assert_eq!(conf.retention.delete_when, [4]);
     assert_eq!(conf.identity_path, Path::new("/data/s/brokerIdentity"));
     assert_eq!(conf.slave_timeout, Duration::from_secs(3));
     assert_eq!(conf.flush_disk_type, FlushDiskType::Async);
@@ -94,6 +98,10 @@ fn every_key_of_a_broker_takes_effect() {
         "brokerClusterName=C\nbrokerName=B\nbrokerIP1=10.0.0.1\nbrokerIP2=10.0.0.2\n\
          bindAddress=127.0.0.1\nlistenPort=11\nhaListenPort=15\nstorePathRootDir=/s\n\
          storePathBrokerIdentity=/i\nmappedFileSizeCommitLog=8192\nmappedFileSizeConsumeQueue=199\n\
+         fileReservedTime=48\ndeleteWhen=04;16\ndiskMaxUsedSpaceRatio=5\n\
+         diskSpaceCleanForciblyRatio=80\ndiskSpaceWarningLevelRatio=99\ndeleteFileBatchMax=3\n\
+         cleanFileForciblyEnable=true\ncleanResourceInterval=20\ncommitLogMaxSize=1000\n\
+         truncatedReservedTime=1\ntruncatedMaxSize=7\n\
          flushDiskType=SYNC_FLUSH\n\
          enabledAppendPropCRC=TRUE\nmaxMessageSize=100\nallAckInSyncStateSet=true\n\
          inSyncReplicas=3\nminInSyncReplicas=2\nasyncLearner=true\nhaTransferBatchSize=4096\n\
@@ -118,6 +126,20 @@ fn every_key_of_a_broker_takes_effect() {
         identity_path: "/i".into(),
         segment_size: 8192,
         queue_file_size: 200,
+        retention: RetentionConf {
+            policy: RetentionPolicy {
+                reserved_ms: Some(48 * 3_600_000),
+                max_log_bytes: Some(1000),
+                disk_max_used_percent: 10,
+                disk_clean_forcibly_percent: 80,
+                disk_warning_percent: 90,
+                batch_max: 3,
+                saved_reserved_ms: Some(3_600_000),
+                saved_max_bytes: Some(7),
+            },
+            delete_when: vec![4, 16],
+            clean_resource_interval: ms(20),
+        },
         flush_disk_type: FlushDiskType::Sync,
         append_property_crc: true,
         max_message_len: 100,
@@ -168,6 +190,12 @@ fn a_bad_value_names_file_line_key_value_and_what_is_allowed() {
         ),
         ("brokerName=a#b", "brokerName", "'#'"),
         ("brokerIP1=0.0.0.0", "brokerIP1", "IP address"),
+        ("deleteWhen=4;24", "deleteWhen", "00 to 23"),
+        (
+            "diskMaxUsedSpaceRatio=0.75",
+            "diskMaxUsedSpaceRatio",
+            "0 to 100",
+        ),
         ("minInSyncReplicas=0", "minInSyncReplicas", "from 1"),
         ("brokerRole=BOSS", "brokerRole", "SLAVE"),
         ("slaveTimeout=-1", "slaveTimeout", "from 10"),
@@ -210,11 +238,11 @@ fn without_a_controller_the_refusal_says_so() {
 
 #[test]
 fn unknown_and_repeated_keys_are_warned_about_once_each() {
-    let conf = broker("deleteWhen=04\nbrokerName=a\nbrokerName=b\n").expect("reads");
+    let conf = broker("transientStorePoolSize=5\nbrokerName=a\nbrokerName=b\n").expect("reads");
     assert_eq!(conf.broker_name, "b");
     assert_eq!(conf.warnings.len(), 2, "{:?}", conf.warnings);
     assert!(conf.warnings[0].starts_with("broker.conf:5: brokerName stands also in line 4"));
-    assert!(conf.warnings[1].starts_with("broker.conf:3: deleteWhen is not supported"));
+    assert!(conf.warnings[1].starts_with("broker.conf:3: transientStorePoolSize is not supported"));
 }
 
 const CONTROLLER: &str = "controllerDLegerPeers=n0-127.0.0.1:9877;n1-c1.example:9878\n";

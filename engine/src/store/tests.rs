@@ -3,6 +3,7 @@
 
 mod crash_points;
 mod power;
+mod retention;
 mod syncs;
 
 use std::fs;

@@ -78,9 +78,10 @@ impl Refused {
             Self::Overloaded { .. } => PutStatus::OsPageCacheBusy,
             Self::Store(error) => match error {
                 Error::Message(_) | Error::TooLarge { .. } => PutStatus::MessageIllegal,
-                Error::NotWritable { .. } | Error::Failed { .. } | Error::Closed => {
-                    PutStatus::ServiceNotAvailable
-                }
+                Error::NotWritable { .. }
+                | Error::DiskFull { .. }
+                | Error::Failed { .. }
+                | Error::Closed => PutStatus::ServiceNotAvailable,
                 Error::NoSpace { .. } => PutStatus::CreateMappedFileFailed,
                 _ => PutStatus::UnknownError,
             },
@@ -144,6 +145,13 @@ mod tests {
             (Refused::Store(too_large), PutStatus::MessageIllegal),
             (
                 Refused::Store(Error::NotWritable { why: "" }),
+                PutStatus::ServiceNotAvailable,
+            ),
+            (
+                Refused::Store(Error::DiskFull {
+                    path: "store".into(),
+                    used_percent: 91,
+                }),
                 PutStatus::ServiceNotAvailable,
             ),
             (

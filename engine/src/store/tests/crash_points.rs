@@ -17,11 +17,11 @@ use crate::steps::StopBefore;
 use crate::store::Store;
 
 /// Steps any of these can take at most.
-const MOST_STEPS: usize = 40;
+pub(super) const MOST_STEPS: usize = 40;
 
 /// For every n: a copy of `template` is opened, `act` runs and is stopped before its step n, the folder
 /// is opened again and shown to `check`. Ends when `act` runs through; answers how many steps it took.
-fn sweep(
+pub(super) fn sweep(
     template: &Path,
     act: impl Fn(&Store) -> Result<(), Error>,
     check: impl Fn(&Path, &Store, bool),
