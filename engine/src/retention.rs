@@ -182,7 +182,8 @@ pub(crate) fn decide(situation: &Situation<'_>) -> Decision {
         let by_size = policy
             .max_log_bytes
             .is_some_and(|most| situation.end - candidate.base > most);
-        if !by_age && !by_size && !(level >= DiskLevel::Forced && freed < excess) {
+        let by_force = level >= DiskLevel::Forced && freed < excess;
+        if !(by_age || by_size || by_force) {
             break;
         }
         if candidate.limit > situation.safe {

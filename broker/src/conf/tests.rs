@@ -98,10 +98,6 @@ fn every_key_of_a_broker_takes_effect() {
         "brokerClusterName=C\nbrokerName=B\nbrokerIP1=10.0.0.1\nbrokerIP2=10.0.0.2\n\
          bindAddress=127.0.0.1\nlistenPort=11\nhaListenPort=15\nstorePathRootDir=/s\n\
          storePathBrokerIdentity=/i\nmappedFileSizeCommitLog=8192\nmappedFileSizeConsumeQueue=199\n\
-         fileReservedTime=48\ndeleteWhen=04;16\ndiskMaxUsedSpaceRatio=5\n\
-         diskSpaceCleanForciblyRatio=80\ndiskSpaceWarningLevelRatio=99\ndeleteFileBatchMax=3\n\
-         cleanFileForciblyEnable=true\ncleanResourceInterval=20\ncommitLogMaxSize=1000\n\
-         truncatedReservedTime=1\ntruncatedMaxSize=7\n\
          flushDiskType=SYNC_FLUSH\n\
          enabledAppendPropCRC=TRUE\nmaxMessageSize=100\nallAckInSyncStateSet=true\n\
          inSyncReplicas=3\nminInSyncReplicas=2\nasyncLearner=true\nhaTransferBatchSize=4096\n\
@@ -126,20 +122,7 @@ fn every_key_of_a_broker_takes_effect() {
         identity_path: "/i".into(),
         segment_size: 8192,
         queue_file_size: 200,
-        retention: RetentionConf {
-            policy: RetentionPolicy {
-                reserved_ms: Some(48 * 3_600_000),
-                max_log_bytes: Some(1000),
-                disk_max_used_percent: 10,
-                disk_clean_forcibly_percent: 80,
-                disk_warning_percent: 90,
-                batch_max: 3,
-                saved_reserved_ms: Some(3_600_000),
-                saved_max_bytes: Some(7),
-            },
-            delete_when: vec![4, 16],
-            clean_resource_interval: ms(20),
-        },
+        retention: conf.retention.clone(),
         flush_disk_type: FlushDiskType::Sync,
         append_property_crc: true,
         max_message_len: 100,
@@ -170,6 +153,36 @@ fn every_key_of_a_broker_takes_effect() {
     };
     assert_eq!(conf, want);
     assert!(conf.effective.contains(&("slaveTimeout", "14".into())));
+}
+
+#[test]
+fn every_key_of_retention_takes_effect() {
+    let conf = broker(
+        "fileReservedTime=48\ndeleteWhen=04;16\ndiskMaxUsedSpaceRatio=5\n\
+         diskSpaceCleanForciblyRatio=80\ndiskSpaceWarningLevelRatio=99\ndeleteFileBatchMax=3\n\
+         cleanFileForciblyEnable=true\ncleanResourceInterval=20\ncommitLogMaxSize=1000\n\
+         truncatedReservedTime=1\ntruncatedMaxSize=7\n",
+    )
+    .expect("reads");
+    assert!(conf.warnings.is_empty(), "{:?}", conf.warnings);
+    let want = RetentionConf {
+        policy: RetentionPolicy {
+            reserved_ms: Some(48 * 3_600_000),
+            max_log_bytes: Some(1000),
+            disk_max_used_percent: 10,
+            disk_clean_forcibly_percent: 80,
+            disk_warning_percent: 90,
+            batch_max: 3,
+            saved_reserved_ms: Some(3_600_000),
+            saved_max_bytes: Some(7),
+        },
+        delete_when: vec![4, 16],
+        clean_resource_interval: Duration::from_millis(20),
+    };
+    assert_eq!(conf.retention, want);
+    let conf = broker("cleanFileForciblyEnable=false\n").expect("reads");
+    let percent = conf.retention.policy.disk_clean_forcibly_percent;
+    assert_eq!(percent, 100, "never");
 }
 
 #[test]
