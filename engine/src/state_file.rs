@@ -23,6 +23,10 @@ pub const STATE_FILE_NAME: &str = "epochlog.state";
 /// Bytes of the file: two slots that share no disk sector.
 pub const STATE_FILE_LEN: usize = 2 * STATE_SLOT_STRIDE;
 
+/// The largest sequence, incarnation and generation: they travel as signed numbers, and one more never
+/// overflows.
+const MAX_COUNT: u64 = i64::MAX.unsigned_abs();
+
 /// What a node has promised, and how far its log is proven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -219,6 +223,12 @@ impl StateFile {
     pub fn store(&mut self, state: State) -> Result<(), StateFileError> {
         check(&self.path, &self.current, &state)?;
         let (slot, sequence) = (1 - self.slot, self.sequence + 1);
+        if sequence > MAX_COUNT {
+            return Err(StateFileError::Contradiction {
+                path: self.path.clone(),
+                why: "the sequence is at its largest",
+            });
+        }
         let at = (slot * STATE_SLOT_STRIDE) as u64;
         let bytes = slot::encode(&state, sequence);
         self.file
@@ -254,6 +264,10 @@ fn newest(path: &Path) -> Result<Option<slot::Found>, StateFileError> {
             .ok_or(slot::Unusable::Short)?;
         let (state, sequence) = slot::decode(slot)?;
         consistent(&state).map_err(slot::Unusable::Contradiction)?;
+        if sequence > MAX_COUNT {
+            let why = "the sequence is beyond any that is written";
+            return Err(slot::Unusable::Contradiction(why));
+        }
         Ok(slot::Found {
             state,
             sequence,
@@ -312,6 +326,9 @@ fn consistent(state: &State) -> Result<(), &'static str> {
     }
     if state.scan_from > state.flushed {
         return Err("scan_from is above flushed");
+    }
+    if state.incarnation.max(state.generation) > MAX_COUNT {
+        return Err("a counter is beyond any that is written");
     }
     if state.flushed > MAX_OFFSET {
         return Err("flushed is beyond what Java can hold");

@@ -87,7 +87,7 @@ fn a_state_reads_back_as_it_was_stored() {
         State {
             clean: None,
             sync_failed: true,
-            generation: u64::MAX,
+            generation: MAX_COUNT,
             ..state(8)
         },
         State {
@@ -357,4 +357,34 @@ fn a_failed_store_leaves_the_last_good_slot_alone() {
     );
     let second = &bytes[STATE_SLOT_STRIDE..][..STATE_SLOT_LEN];
     assert_eq!(slot::decode(second).unwrap(), (state(2), 2));
+}
+
+#[test]
+fn p8_a_counter_at_its_end_is_an_error_and_never_wraps() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(STATE_FILE_NAME);
+    let slots = |state: &State, sequence| {
+        let mut bytes = vec![0; STATE_FILE_LEN];
+        bytes[..STATE_SLOT_LEN].copy_from_slice(&slot::encode(state, sequence));
+        bytes
+    };
+    for sequence in [u64::MAX, MAX_COUNT + 1] {
+        fs::write(&path, slots(&state(3), sequence)).unwrap();
+        let error = StateFile::read(&path).unwrap_err();
+        assert!(matches!(error, StateFileError::Damaged { .. }), "{error}");
+    }
+    fs::write(&path, slots(&state(3), MAX_COUNT)).unwrap();
+    assert_eq!(StateFile::read(&path).unwrap(), Some(state(3)));
+    let error = StateFile::open(&path, state(3)).unwrap_err();
+    assert!(error.to_string().contains("sequence"), "{error}");
+    for (incarnation, generation) in [(u64::MAX, 1), (1, MAX_COUNT + 1)] {
+        let over = State {
+            incarnation,
+            generation,
+            ..state(3)
+        };
+        fs::write(&path, slots(&over, 1)).unwrap();
+        let error = StateFile::read(&path).unwrap_err();
+        assert!(error.to_string().contains("a counter is beyond"), "{error}");
+    }
 }

@@ -1,0 +1,5 @@
+//! An epoch file and its backup: see `small_files.rs` of this crate.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| epochlog_engine_fuzz::epoch_file(data));
