@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 
 /// How often a stopping process is looked at.
 const STOP_POLL: Duration = Duration::from_millis(10);
@@ -204,10 +204,26 @@ impl Process {
     /// # Errors
     /// The process does not run, or the signal cannot be sent.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process(self.pid()?, signal)?)
+    }
+
+    /// Sets the largest length in bytes that its files may grow to; `None` lifts the limit.
+    ///
+    /// # Errors
+    /// The process does not run, or the limit cannot be set.
+    pub fn limit_file_len(&self, len: Option<u64>) -> io::Result<()> {
+        let limit = Rlimit {
+            current: len,
+            maximum: None,
+        };
+        prlimit(Some(self.pid()?), Resource::Fsize, limit)?;
+        Ok(())
+    }
+
+    fn pid(&self) -> io::Result<Pid> {
         let child = self.child.as_ref().ok_or_else(|| not_running(&self.name))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| not_running(&self.name))?;
-        Ok(kill_process(pid, signal)?)
+        pid.ok_or_else(|| not_running(&self.name))
     }
 
     /// Sends SIGTERM and waits; says whether the process ended by itself with exit code 0 within

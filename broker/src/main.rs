@@ -27,6 +27,9 @@ enum Command {
 
 fn main() -> ExitCode {
     cmd::start_logging();
+    if let Err(error) = epochlog_engine::signals::install() {
+        tracing::warn!(%error, "the loss of a mapped file would end this process without a word");
+    }
     let done = match Cli::parse().command {
         Command::Broker(args) => cmd::broker::run(&args),
         Command::Controller(args) => cmd::controller::run(&args),

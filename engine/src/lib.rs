@@ -54,6 +54,7 @@ pub use record::{
     encoded_len, message_id, parse as parse_record, sys_flag, write_filler,
 };
 pub use recovery::Torn;
+pub use region::signals;
 pub use retention::{DiskLevel, DiskUse, HeldBack, RetentionPolicy, RetentionTick};
 pub use segment::LogSlice;
 pub use state_file::{

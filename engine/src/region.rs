@@ -14,12 +14,15 @@
     reason = "a slice of a shared mapping can only be made from a raw pointer"
 )]
 
+pub mod signals;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -42,7 +45,18 @@ pub(crate) unsafe trait Backing: Send + Sync {
 
 /// A shared mapping of a file.
 pub(crate) struct Mapped {
+    /// Goes before the mapping does.
+    _listed: signals::Listed,
     map: MmapRaw,
+}
+
+impl Mapped {
+    fn new(map: MmapRaw, path: &Path) -> Self {
+        Self {
+            _listed: signals::Listed::new(map.as_ptr(), map.len(), path),
+            map,
+        }
+    }
 }
 
 // SAFETY: the mapping is made once and unmapped when `MmapRaw` is dropped; only this file asks it
@@ -135,18 +149,24 @@ pub(crate) struct Region<B: Backing = Mapped> {
 }
 
 impl Region<Mapped> {
-    /// Maps the first `len` bytes of `file` for reading and writing.
+    /// Maps the first `len` bytes of `file`, opened at `path`, for reading and writing.
     ///
     /// The file must hold `len` allocated bytes: a store to a page without a block is a SIGBUS.
-    pub(crate) fn map(file: &File, len: usize, published: usize) -> io::Result<Arc<Self>> {
+    pub(crate) fn map(
+        file: &File,
+        path: &Path,
+        len: usize,
+        published: usize,
+    ) -> io::Result<Arc<Self>> {
         let map = MmapOptions::new().len(len).map_raw(file)?;
-        Ok(Self::new(Mapped { map }, published, Reaches::of(file)?))
+        let reaches = Reaches::of(file)?;
+        Ok(Self::new(Mapped::new(map, path), published, reaches))
     }
 
-    /// Maps the first `len` bytes of `file` for reading, all of them published.
-    pub(crate) fn map_read_only(file: &File, len: usize) -> io::Result<Arc<Self>> {
+    /// Maps the first `len` bytes of `file`, opened at `path`, for reading, all of them published.
+    pub(crate) fn map_read_only(file: &File, path: &Path, len: usize) -> io::Result<Arc<Self>> {
         let map = MmapOptions::new().len(len).map_raw_read_only(file)?;
-        let region = Self::new(Mapped { map }, len, Reaches::of(file)?);
+        let region = Self::new(Mapped::new(map, path), len, Reaches::of(file)?);
         // Nobody may claim a writer over pages that fault on a store.
         region.claimed.store(true, Ordering::SeqCst);
         Ok(region)
@@ -456,15 +476,15 @@ mod tests {
     fn views_of_another_mapping_of_the_file_count() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        let first = Region::map(&file, 4096, 8).unwrap();
+        let first = Region::map(&file, Path::new("f"), 4096, 8).unwrap();
         let held = first.view(0, 8).unwrap();
         drop(first);
-        let second = Region::map(&file, 4096, 8).unwrap();
+        let second = Region::map(&file, Path::new("f"), 4096, 8).unwrap();
         assert!(is_held_past(&file, 4).unwrap());
         assert!(second.claim().unwrap().retract(4).is_none());
         drop((held, second));
         assert!(!is_held_past(&file, 4).unwrap());
-        let third = Region::map(&file, 4096, 8).unwrap();
+        let third = Region::map(&file, Path::new("f"), 4096, 8).unwrap();
         assert!(third.claim().unwrap().retract(4).is_some());
     }
 

@@ -34,8 +34,8 @@ impl Segment {
             .write(true)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        let region =
-            Region::map(&file, to_len(size), to_len(published)).map_err(Error::io("map", &path))?;
+        let region = Region::map(&file, &path, to_len(size), to_len(published))
+            .map_err(Error::io("map", &path))?;
         Ok(Arc::new(Self {
             base,
             file,
@@ -51,7 +51,8 @@ impl Segment {
         size: u64,
     ) -> Result<Arc<Self>, Error> {
         let file = File::open(&path).map_err(Error::io("open", &path))?;
-        let region = Region::map_read_only(&file, to_len(size)).map_err(Error::io("map", &path))?;
+        let region =
+            Region::map_read_only(&file, &path, to_len(size)).map_err(Error::io("map", &path))?;
         Ok(Arc::new(Self {
             base,
             file,
