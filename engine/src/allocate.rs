@@ -3,7 +3,7 @@
 //! A store into a mapped page without a block is a SIGBUS on a full disk, so a segment has its blocks
 //! before it is mapped; a full disk is an error here (RocketMQ makes sparse files).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use crate::durable::calls;
 use crate::error::Error;
 
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -18,57 +19,59 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Makes a new file of `len` zero bytes, all blocks allocated, and syncs it. A leftover of that name is
 /// replaced. The name itself is durable only after a sync of the directory.
 pub(crate) fn create(path: &Path, len: u64) -> Result<File, Error> {
-    match fs::remove_file(path) {
+    match calls::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(Error::io("remove", path)(error));
         }
         _ => {}
     }
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(path)
+    let file = calls::changing(path)
+        .and_then(|()| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).open(path)
+        })
         .map_err(|error| refused("create", path, len, error))?;
-    let filled = allocate(&file, len).and_then(|()| file.sync_all());
+    let filled = calls::changing(path)
+        .and_then(|()| allocate(&file, len))
+        .and_then(|()| calls::sync_all(&file, path));
     if let Err(error) = filled {
         drop(file);
         // Best effort: the next attempt replaces a leftover anyway.
-        let _ = fs::remove_file(path);
+        let _ = calls::remove_file(path);
         return Err(refused("allocate", path, len, error));
     }
     Ok(file)
 }
 
-/// Makes `[from, to)` of `file` read as zero, blocks kept, and syncs it.
-pub(crate) fn erase(file: &File, from: u64, to: u64) -> io::Result<()> {
+/// Makes `[from, to)` of the file at `path` read as zero, blocks kept, and syncs it.
+pub(crate) fn erase(file: &File, path: &Path, from: u64, to: u64) -> io::Result<()> {
     if from < to {
+        calls::changing(path)?;
         match fallocate(file, FallocateFlags::ZERO_RANGE, from, to - from) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, from, to)?,
             answer => answer?,
         }
     }
-    file.sync_data()
+    calls::sync_data(file, path)
 }
 
-/// Makes `[from, to)` of `file` read as zero, blocks given back, and syncs it. For files that are written
+/// Makes `[from, to)` of the file at `path` read as zero, blocks given back, and syncs it. For files that are written
 /// with writes: one that finds no block is an error.
-pub(crate) fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
+pub(crate) fn punch(file: &File, path: &Path, from: u64, to: u64) -> io::Result<()> {
     if from < to {
+        calls::changing(path)?;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match fallocate(file, hole, from, to - from) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, from, to)?,
             answer => answer?,
         }
     }
-    file.sync_data()
+    calls::sync_data(file, path)
 }
 
 /// Syncs a directory, so that the names made or removed in it stay so.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), Error> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(Error::io("sync", path))
+    calls::sync_directory(path).map_err(Error::io("sync", path))
 }
 
 fn allocate(file: &File, len: u64) -> io::Result<()> {
@@ -102,6 +105,7 @@ fn refused(action: &'static str, path: &Path, len: u64, error: io::Error) -> Err
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -141,7 +145,7 @@ mod tests {
             if by_hand {
                 write_zeros(&file, 100, 200_000).unwrap();
             } else {
-                erase(&file, 100, 200_000).unwrap();
+                erase(&file, &path, 100, 200_000).unwrap();
             }
             let bytes = fs::read(&path).unwrap();
             assert_eq!(bytes.len(), 200_000);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use zerocopy::byteorder::big_endian::I64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::durable::{self, FileError, SystemDisk};
+use crate::durable::{self, FileError, SystemDisk, calls};
 
 /// The file's name in a store folder.
 pub const CHECKPOINT_FILE_NAME: &str = "checkpoint";
@@ -149,9 +149,10 @@ impl CheckpointFile {
             .map_err(FileError::new("look at", &path))?
             .len();
         if len < CHECKPOINT_FILE_LEN as u64 {
-            file.set_len(CHECKPOINT_FILE_LEN as u64)
+            calls::changing(&path)
+                .and_then(|()| file.set_len(CHECKPOINT_FILE_LEN as u64))
                 .map_err(FileError::new("extend", &path))?;
-            file.sync_all().map_err(FileError::new("sync", &path))?;
+            calls::sync_all(&file, &path).map_err(FileError::new("sync", &path))?;
         }
         Ok(Self {
             path,
@@ -172,12 +173,10 @@ impl CheckpointFile {
     /// [`FileError`]; the file then holds the old fields or the new ones.
     pub fn store(&mut self, checkpoint: Checkpoint) -> Result<(), FileError> {
         let bytes = checkpoint.encode();
-        self.file
-            .write_all_at(&bytes, 0)
+        calls::changing(&self.path)
+            .and_then(|()| self.file.write_all_at(&bytes, 0))
             .map_err(FileError::new("write", &self.path))?;
-        self.file
-            .sync_data()
-            .map_err(FileError::new("sync", &self.path))?;
+        calls::sync_data(&self.file, &self.path).map_err(FileError::new("sync", &self.path))?;
         self.current = checkpoint;
         Ok(())
     }

@@ -136,7 +136,7 @@ impl CommitLog {
             pen,
             refused: Some("no role was given yet"),
             dirty_to: end,
-            queues: (min == end).then(QueueOffsets::default),
+            queues: None,
         };
         Ok(Self {
             settings,

@@ -82,14 +82,10 @@ impl ConsumeQueue {
         let pre_fill = |bytes: &[u8; QUEUE_UNIT_LEN]| *bytes == QUEUE_PRE_FILL;
         queue.begin = queue.partition(first, end, pre_fill)?;
         queue.written = end;
-        if queue.begin == end {
-            queue.files.clear()?;
-            queue.reset();
-        } else {
+        if queue.begin < end {
             queue.covered = queue.unit(end - 1)?.map_or(0, |unit| unit.end());
-            queue.files.cut(position(end))?;
         }
-        queue.stale = false;
+        queue.follow()?;
         Ok(queue)
     }
 
@@ -122,7 +118,7 @@ impl ConsumeQueue {
     pub(crate) fn put(&mut self, at: i64, unit: QueueUnit) -> Result<Put, Error> {
         // After a cut that went no further than this queue.
         self.follow()?;
-        if self.is_empty() {
+        if self.is_empty() && (at != self.begin || self.files.is_empty()) {
             self.begin_at(at)?;
         }
         let expected = self.end();
@@ -147,7 +143,7 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// Forgets all messages: the next one may have any queue offset. Durable.
+    /// Forgets all messages and where they began: the next one may have any queue offset. Durable.
     pub(crate) fn clear(&mut self) -> Result<(), Error> {
         self.files.clear()?;
         self.reset();
@@ -205,15 +201,18 @@ impl ConsumeQueue {
         Ok(())
     }
 
-    /// Makes the files end where the queue does, durably.
+    /// Makes the files end where the queue does, durably. A queue whose messages all went keeps the
+    /// queue offset it began with, and a file that says so: consumers have come that far.
     pub(crate) fn follow(&mut self) -> Result<(), Error> {
         if !self.stale {
             return Ok(());
         }
-        if self.is_empty() {
-            self.clear()?;
-        } else {
+        if !self.is_empty() {
             self.files.cut(position(self.written))?;
+        } else if self.begin > 0 {
+            self.files.empty(position(self.begin))?;
+        } else {
+            self.clear()?;
         }
         self.stale = false;
         Ok(())

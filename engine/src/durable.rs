@@ -3,7 +3,9 @@
 //! Order: the new content goes to `F.tmp` beside `F`, is synced, is renamed over `F`, and the directory
 //! is synced. A leftover `F.tmp` means nothing and is overwritten by the next replacement.
 
-use std::fs::{self, File};
+pub(crate) mod calls;
+
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -47,6 +49,7 @@ pub(crate) struct SystemDisk;
 
 impl Disk for SystemDisk {
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+        calls::changing(path).map_err(FileError::new("create", path))?;
         let mut file = File::create(path).map_err(FileError::new("create", path))?;
         file.write_all(bytes).map_err(FileError::new("write", path))
     }
@@ -54,16 +57,15 @@ impl Disk for SystemDisk {
     fn sync(&self, path: &Path) -> Result<(), FileError> {
         // On Linux a sync covers everything written to the file, through whichever descriptor.
         let file = File::open(path).map_err(FileError::new("open", path))?;
-        file.sync_all().map_err(FileError::new("sync", path))
+        calls::sync_all(&file, path).map_err(FileError::new("sync", path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), FileError> {
-        fs::rename(from, to).map_err(FileError::new("rename", from))
+        calls::rename(from, to).map_err(FileError::new("rename", from))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<(), FileError> {
-        let directory = File::open(path).map_err(FileError::new("open", path))?;
-        directory.sync_all().map_err(FileError::new("sync", path))
+        calls::sync_directory(path).map_err(FileError::new("sync", path))
     }
 }
 
@@ -118,3 +120,5 @@ pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, F
 
 #[cfg(test)]
 pub(crate) mod crash_disk;
+#[cfg(test)]
+pub(crate) mod watch;

@@ -1,7 +1,7 @@
 //! A look into a store folder without opening it: nothing is locked, written or repaired.
 //!
 //! For folders that nobody has open, ours or Java's. In a folder that is being written the end found is
-//! one that was there at some moment of the scan.
+//! one that was there at some moment of the scan. One that this very process has open is read, not mapped.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::error::Error;
 use crate::folder::{Folder, Listing, SegmentFile};
 use crate::position::Offset;
 use crate::record::{CheckOptions, Parsed, parse};
-use crate::recovery::{Layout, open_scanned, vouched_for};
+use crate::recovery::{Layout, look_at, vouched_for};
 use crate::segment::LogSlice;
 use crate::state_file::{State, StateFile, StateFileError};
-use crate::store::{RecordView, SegmentInfo};
+use crate::store::{RecordView, SegmentInfo, StoreLock};
 use crate::walk::{Item, Stop, walk};
 
 /// Bytes between two calls about progress.
@@ -214,7 +214,7 @@ impl Inspection {
         self.end_offset = self.min_offset;
         let mut ended = false;
         for file in &layout.segments {
-            let bytes = open_scanned(file)?;
+            let bytes = look_at(file, self.is_open_here())?;
             if ended {
                 if bytes.iter().take(8).any(|byte| *byte != 0) {
                     let what = "records may lie here, behind the end of the log";
@@ -322,6 +322,11 @@ impl Inspection {
         }
     }
 
+    /// Whether this process has the store open, and writes to its files.
+    fn is_open_here(&self) -> bool {
+        StoreLock::is_a_store_here(&Folder::new(&self.dir))
+    }
+
     /// Every record of the log in order, each kept alive by its view.
     pub fn records(&self) -> impl Iterator<Item = Result<RecordView, Error>> + '_ {
         self.segments.iter().flat_map(|segment| {
@@ -330,7 +335,7 @@ impl Inspection {
                 len: segment.size,
                 path: segment.path.clone(),
             };
-            let (bytes, failed) = match open_scanned(&file) {
+            let (bytes, failed) = match look_at(&file, self.is_open_here()) {
                 Ok(bytes) => (Some(bytes), None),
                 Err(error) => (None, Some(Err(error))),
             };

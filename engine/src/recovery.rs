@@ -21,7 +21,7 @@ use crate::steps::{SegmentStep, Step};
 
 pub(crate) use layout::Layout;
 use scan::Scanned;
-pub(crate) use scan::{Progress, bases_crc, open_scanned, vouched_for};
+pub(crate) use scan::{Progress, bases_crc, look_at, open_scanned, vouched_for};
 
 /// What to examine, and what to hold it against.
 pub(crate) struct Examination<'a> {

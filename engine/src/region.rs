@@ -21,13 +21,13 @@ use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use parking_lot::Mutex;
 
 /// Memory a region can stand on.
@@ -45,15 +45,15 @@ pub(crate) unsafe trait Backing: Send + Sync {
 
 /// A shared mapping of a file.
 pub(crate) struct Mapped {
-    /// Goes before the mapping does.
-    _listed: signals::Listed,
+    /// Goes before the mapping does; nothing for memory that is no file's.
+    _listed: Option<signals::Listed>,
     map: MmapRaw,
 }
 
 impl Mapped {
     fn new(map: MmapRaw, path: &Path) -> Self {
         Self {
-            _listed: signals::Listed::new(map.as_ptr(), map.len(), path),
+            _listed: Some(signals::Listed::new(map.as_ptr(), map.len(), path)),
             map,
         }
     }
@@ -88,7 +88,6 @@ struct Reaches {
 static MAPPED: Mutex<BTreeMap<(u64, u64), Weak<Reaches>>> = Mutex::new(BTreeMap::new());
 
 impl Reaches {
-    #[cfg(test)]
     fn of_nothing_else() -> Arc<Self> {
         Arc::new(Self {
             file: None,
@@ -168,6 +167,20 @@ impl Region<Mapped> {
         let map = MmapOptions::new().len(len).map_raw_read_only(file)?;
         let region = Self::new(Mapped::new(map, path), len, Reaches::of(file)?);
         // Nobody may claim a writer over pages that fault on a store.
+        region.claimed.store(true, Ordering::SeqCst);
+        Ok(region)
+    }
+
+    /// A copy of the first `len` bytes of `file` as they are now, all of them published. For files that
+    /// this process maps for writing.
+    pub(crate) fn copy(file: &File, len: usize) -> io::Result<Arc<Self>> {
+        let mut bytes = MmapMut::map_anon(len)?;
+        file.read_exact_at(&mut bytes, 0)?;
+        let copied = Mapped {
+            _listed: None,
+            map: MmapRaw::from(bytes),
+        };
+        let region = Self::new(copied, len, Reaches::of_nothing_else());
         region.claimed.store(true, Ordering::SeqCst);
         Ok(region)
     }

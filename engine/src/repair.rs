@@ -25,7 +25,7 @@ use crate::inspect::{Inspection, Problem, ProblemKind};
 use crate::position::EpochEntry;
 use crate::state_file::State;
 use crate::steps::{Files, SegmentStep, Step, run_steps};
-use crate::store::StoreLock;
+use crate::store::{Opener, StoreLock};
 
 /// What becomes of bytes that leave the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Repair {
         // Every program that has had a store open left a lock file; a look makes none.
         let lock = match intent {
             Intent::Look if !folder.lock().exists() => None,
-            _ => Some(StoreLock::take(&folder)?),
+            _ => Some(StoreLock::take(&folder, Opener::Repair)?),
         };
         Ok(Self {
             work: plan(folder)?,

@@ -8,6 +8,7 @@ use std::ops::{Deref, Range};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::durable::calls;
 use crate::error::Error;
 use crate::position::Offset;
 use crate::region::{Region, View, Writer};
@@ -44,15 +45,20 @@ impl Segment {
         }))
     }
 
-    /// Maps the file at `path` for reading; all of it counts as published.
+    /// Maps the file at `path` for reading, or makes a copy of it if this process writes to it; all of it
+    /// counts as published.
     pub(crate) fn open_read_only(
         path: PathBuf,
         base: Offset,
         size: u64,
+        written_here: bool,
     ) -> Result<Arc<Self>, Error> {
         let file = File::open(&path).map_err(Error::io("open", &path))?;
-        let region =
-            Region::map_read_only(&file, &path, to_len(size)).map_err(Error::io("map", &path))?;
+        let region = if written_here {
+            Region::copy(&file, to_len(size)).map_err(Error::io("read", &path))?
+        } else {
+            Region::map_read_only(&file, &path, to_len(size)).map_err(Error::io("map", &path))?
+        };
         Ok(Arc::new(Self {
             base,
             file,
@@ -107,7 +113,7 @@ impl Segment {
 
     /// Makes everything stored into the mapping durable (fdatasync).
     pub(crate) fn sync(&self) -> Result<(), Error> {
-        self.file.sync_data().map_err(Error::io("sync", &self.path))
+        calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
 }
 

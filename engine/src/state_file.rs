@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::durable::{self, FileError, SystemDisk};
+use crate::durable::{self, FileError, SystemDisk, calls};
 use crate::position::{Epoch, MAX_EPOCH, MAX_OFFSET, Offset};
 use crate::repair::store_of;
 
@@ -231,12 +231,10 @@ impl StateFile {
         }
         let at = (slot * STATE_SLOT_STRIDE) as u64;
         let bytes = slot::encode(&state, sequence);
-        self.file
-            .write_all_at(&bytes, at)
+        calls::changing(&self.path)
+            .and_then(|()| self.file.write_all_at(&bytes, at))
             .map_err(FileError::new("write", &self.path))?;
-        self.file
-            .sync_data()
-            .map_err(FileError::new("sync", &self.path))?;
+        calls::sync_data(&self.file, &self.path).map_err(FileError::new("sync", &self.path))?;
         self.current = state;
         self.sequence = sequence;
         self.slot = slot;

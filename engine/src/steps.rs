@@ -100,6 +100,12 @@ impl StopBefore {
         self.step.store(step, Ordering::SeqCst);
     }
 
+    /// How many steps there were.
+    #[cfg(test)]
+    pub(crate) fn seen(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
+    }
+
     fn check(&self) -> Result<(), Error> {
         let step = self.seen.fetch_add(1, Ordering::SeqCst);
         if step >= self.step.load(Ordering::SeqCst) {

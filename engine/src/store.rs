@@ -36,7 +36,7 @@ use crate::steps::{Files, SegmentStep, run_segment_steps};
 pub use config::{DEFAULT_QUEUE_FILE_SIZE, MAX_SEGMENT_SIZE, MIN_SEGMENT_SIZE, StoreConfig};
 pub use cut::Truncation;
 pub(crate) use cut::{DERIVED, QUEUES};
-pub(crate) use lock::StoreLock;
+pub(crate) use lock::{Opener, StoreLock};
 pub use open::OpenReport;
 pub use queue_view::{QueueEntry, QueueView, TimeBoundary};
 pub use read::{RecordView, Records, SegmentInfo};

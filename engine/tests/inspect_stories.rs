@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use common::{SEGMENT, append, config, epochs, master, segment_path};
@@ -115,4 +115,26 @@ fn a_prepared_segment_is_no_problem() {
     assert_eq!(found.problems, []);
     assert_eq!(found.prepared, [prepared]);
     assert_eq!((found.segments.len(), found.messages), (1, 1));
+}
+
+#[test]
+fn a_folder_that_this_process_writes_to_is_read_without_holding_on_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = master(dir.path(), 1);
+    append(&store, 3, 1000);
+    let found = inspect::scan(dir.path()).unwrap();
+    let views: Vec<_> = found.records().map(Result::unwrap).collect();
+    let before: Vec<_> = views.iter().map(|view| view.bytes().to_vec()).collect();
+    let inode = || {
+        let path = segment_path(dir.path(), 0);
+        fs::metadata(path).unwrap().ino()
+    };
+    let file = inode();
+    store.fence();
+    store.truncate(1000, epochs(&[(1, 0)]), "test").unwrap();
+    assert_eq!(inode(), file, "nobody maps what was cut");
+    store.promote(2).unwrap();
+    append(&store, 2, 1500);
+    let now: Vec<_> = views.iter().map(|view| view.bytes().to_vec()).collect();
+    assert_eq!(now, before, "what was looked at does not change");
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use epochlog_engine::{
-    DiskLevel, DiskUse, EpochEntry, Error, HeldBack, Offset, RetentionPolicy, RetentionTick, Store,
-    StoreConfig,
+    DiskLevel, DiskUse, EpochEntry, Error, HeldBack, Message, Offset, RetentionPolicy,
+    RetentionTick, Store, StoreConfig,
 };
 
 use common::{
@@ -461,4 +461,49 @@ fn a_store_that_is_closed_or_empty_has_nothing_to_give_up() {
     ));
     assert!(matches!(store.pin(0), Err(Error::Closed)));
     drop(master(tempfile::tempdir().unwrap().path(), 1));
+}
+
+#[test]
+fn a_queue_that_lost_all_its_messages_goes_on_with_its_number() {
+    let rare = || Message::new("rare", b"x", common::HOST, 0);
+    let from = tempfile::tempdir().unwrap();
+    let master = Store::open(queued(from.path())).unwrap();
+    master.promote(1).unwrap();
+    assert_eq!(master.append(&rare()).unwrap().queue_offset, 0);
+    append(&master, 4 * PER_SEGMENT, 1000);
+    let last = master.append(&rare()).unwrap();
+    assert_eq!(last.queue_offset, 1);
+    let base = 4 * SEGMENT;
+    let bytes = image(&master)[to_len(base)..].to_vec();
+    // One message of the other queue is left, or none at all.
+    for to in [last.offset, base] {
+        for clean in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(queued(dir.path())).unwrap();
+            let mut receiver = store.receive().unwrap();
+            receiver.start_at(base).unwrap();
+            receiver.adopt_epochs(&epochs(&[(1, 0)])).unwrap();
+            feed(&mut receiver, &bytes, 700);
+            receiver.finish().unwrap();
+            settle(&store);
+            store.truncate(to, epochs(&[(1, 0)]), "test").unwrap();
+            if clean {
+                store.close().unwrap();
+            }
+            drop(store);
+            let store = Store::open(queued(dir.path())).unwrap();
+            assert_eq!(store.opened().clean, clean);
+            store.promote(2).unwrap();
+            let next = |message: &Message<'_>| store.append(message).unwrap().queue_offset;
+            assert_eq!(next(&rare()), 1, "cut to {to}");
+            assert_eq!(next(&rare()), 2);
+            if to > base {
+                assert_eq!(next(&message(b"x")), 16);
+            }
+            settle(&store);
+            let queue = store.queue("rare", 0).unwrap();
+            assert_eq!(queue.min_offset().unwrap(), 1);
+            assert_eq!(queue.read(1, 10).unwrap().len(), 2);
+        }
+    }
 }

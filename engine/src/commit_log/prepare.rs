@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::durable::calls;
 use crate::error::Error;
 use crate::position::Offset;
 use crate::segment::{Segment, to_len};
@@ -113,12 +114,13 @@ impl CommitLog {
             settings.segment_size,
             &settings.hook,
         )?;
-        Segment::open(
-            settings.folder.segment(base),
-            base,
-            settings.segment_size,
-            0,
-        )
+        let path = settings.folder.segment(base);
+        let opened = Segment::open(path.clone(), base, settings.segment_size, 0);
+        if opened.is_err() {
+            // It would stand in the way of the next attempt.
+            let _ = calls::remove_file(&path);
+        }
+        opened
     }
 
     fn prepare_next(&self) -> Result<(), Error> {

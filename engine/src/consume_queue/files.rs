@@ -21,6 +21,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::allocate;
+use crate::durable::calls;
 use crate::error::Error;
 use crate::folder::segment_name;
 use crate::steps::{Hook, check as stop_here};
@@ -211,7 +212,8 @@ impl QueueFiles {
             };
             let here = clamp_len(base + self.size() - at, rest.len());
             self.unsynced.insert(base);
-            file.write_all_at(&rest[..here], at - base)
+            calls::changing(&self.path_of(at))
+                .and_then(|()| file.write_all_at(&rest[..here], at - base))
                 .map_err(|error| Error::io("write", &self.path_of(at))(error))?;
             at += here as u64;
             rest = &rest[here..];
@@ -221,14 +223,16 @@ impl QueueFiles {
 
     fn make(&mut self, base: u64) -> Result<Arc<File>, Error> {
         let path = self.path_of(base);
-        fs::create_dir_all(&self.dir).map_err(Error::io("create", &self.dir))?;
+        calls::changing(&self.dir)
+            .and_then(|()| fs::create_dir_all(&self.dir))
+            .map_err(Error::io("create", &self.dir))?;
         self.renamed = true;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
+        let file = calls::changing(&path)
+            .and_then(|()| {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true);
+                options.truncate(true).open(&path)
+            })
             .and_then(|file| file.set_len(self.size()).map(|()| file))
             .map_err(Error::io("create", &path))?;
         let file = Arc::new(file);
@@ -262,8 +266,31 @@ impl QueueFiles {
     /// Makes the row of bytes end at `at`, durably: later files go, newest first, and what is left of
     /// the file behind `at` reads as zero. Nothing is written if that is so already.
     pub(crate) fn cut(&mut self, at: u64) -> Result<(), Error> {
+        self.cut_down_to(at, self.first)
+    }
+
+    /// As [`Self::cut`], for a queue without messages that begins at `at`: one file stays, so that an open
+    /// finds where that is.
+    pub(crate) fn empty(&mut self, at: u64) -> Result<(), Error> {
+        if self.is_empty() {
+            let base = self.base(at);
+            (self.first, self.limit) = (base, base);
+            let file = self.make(base)?;
+            let path = self.path_of(base);
+            calls::sync_all(&file, &path).map_err(Error::io("sync", &path))?;
+            return allocate::sync_directory(&self.dir);
+        }
+        self.cut_down_to(at, self.first + self.size())
+    }
+
+    /// Whether there is no file.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first == self.limit
+    }
+
+    fn cut_down_to(&mut self, at: u64, least: u64) -> Result<(), Error> {
         let before = self.limit;
-        while self.limit > self.first && self.limit - self.size() >= at {
+        while self.limit > least && self.limit - self.size() >= at {
             self.remove(self.limit - self.size())?;
             self.limit -= self.size();
         }
@@ -277,7 +304,7 @@ impl QueueFiles {
             let written = is_written(&file, at - base, self.size());
             if written.map_err(Error::io("read", &path))? {
                 stop_here(&self.settings.hook)?;
-                allocate::punch(&file, at - base, self.size())
+                allocate::punch(&file, &path, at - base, self.size())
                     .map_err(Error::io("erase the end of", &path))?;
                 self.unsynced.remove(&base);
             }
@@ -317,7 +344,7 @@ impl QueueFiles {
         stop_here(&self.settings.hook)?;
         let path = self.path_of(base);
         self.settings.cache.forget((self.number, base));
-        match fs::remove_file(&path) {
+        match calls::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::io("remove", &path)(error));
             }

@@ -112,13 +112,17 @@ fn a_queue_that_begins_inside_a_file_has_pre_fill_before_it() {
     put(&mut queue, 20..21);
     queue.write_out().unwrap();
     assert_eq!(image(&other)[&400][..20], unit(20).encode());
-    // Pre-fill alone is no queue.
+    // Pre-fill alone holds no message, and says where the first one belongs.
     let third = dir.path().join("2");
     fs::create_dir(&third).unwrap();
     let bytes = [QUEUE_PRE_FILL.repeat(3), vec![0; 140]].concat();
     fs::write(third.join("00000000000000000200"), bytes).unwrap();
-    assert!(open(&third, 9999).is_empty());
-    assert!(image(&third).is_empty());
+    let mut queue = open(&third, 9999);
+    assert!(queue.is_empty());
+    assert_eq!(queue.begin()..queue.end(), 13..13);
+    put(&mut queue, 13..15);
+    queue.write_out().unwrap();
+    check(&open(&third, 9999), 13..15);
 }
 
 #[test]
@@ -181,20 +185,29 @@ fn c12_a_unit_survives_a_cut_only_if_its_record_ends_before_it() {
 }
 
 #[test]
-fn a16_a_queue_that_lost_all_its_messages_begins_anew_anywhere() {
-    for written in [false, true] {
+fn a16_a_queue_that_lost_all_its_messages_keeps_its_number_and_can_begin_anew_anywhere() {
+    // In the middle of a file, and where one begins.
+    for (begin, written) in [(13, false), (13, true), (10, false), (10, true), (0, true)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0");
         let mut queue = open(&path, 0);
-        put(&mut queue, 10..14);
+        put(&mut queue, begin..begin + 9);
         if written {
             queue.write_out().unwrap();
         }
-        assert!(queue.retract(500).unwrap());
+        assert!(queue.retract(0).unwrap());
         assert!(queue.is_empty());
         queue.follow().unwrap();
-        assert_eq!(queue.begin()..queue.end(), 0..0);
-        assert!(image(&path).is_empty());
+        assert_eq!(queue.begin()..queue.end(), begin..begin);
+        assert_eq!(image(&path).len(), usize::from(begin > 0));
+        let mut queue = open(&path, 9999);
+        assert_eq!(queue.begin()..queue.end(), begin..begin);
+        if begin > 0 {
+            put(&mut queue, begin..begin + 1);
+            queue.write_out().unwrap();
+            check(&open(&path, 9999), begin..begin + 1);
+            assert!(queue.retract(0).unwrap());
+        }
         put(&mut queue, 0..2);
         queue.write_out().unwrap();
         check(&queue, 0..2);

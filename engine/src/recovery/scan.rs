@@ -69,9 +69,15 @@ fn synced_ms(checkpoint: &Checkpoint, stopped_cleanly: bool) -> i64 {
     }
 }
 
-/// Maps a segment file for reading, the whole of it.
+/// Maps a segment file for reading, the whole of it. For whoever has the folder to himself.
 pub(crate) fn open_scanned(file: &SegmentFile) -> Result<LogSlice, Error> {
-    let segment = Segment::open_read_only(file.path.clone(), file.base, file.len)?;
+    look_at(file, false)
+}
+
+/// A segment file, the whole of it: mapped for reading, or copied if this process has it open for writing.
+pub(crate) fn look_at(file: &SegmentFile, written_here: bool) -> Result<LogSlice, Error> {
+    let path = file.path.clone();
+    let segment = Segment::open_read_only(path, file.base, file.len, written_here)?;
     // All of a segment opened for reading is published.
     segment
         .slice(file.base, usize::MAX)
@@ -151,6 +157,7 @@ impl Scan<'_> {
             end: at,
             ..Scanned::default()
         };
+        let lost_power = self.lost_power();
         let mut stop = Stop::Done;
         let mut at_file = None;
         for file in &self.layout.segments {
@@ -161,7 +168,10 @@ impl Scan<'_> {
             let bytes = open_scanned(file)?;
             let rest = bytes.get(usize_of(at - file.base)..).unwrap_or_default();
             let from = at;
-            let check = |offset| self.checks(offset, flushed);
+            let check = |offset| match lost_power && offset >= flushed {
+                true => CheckOptions::AFTER_POWER_LOSS,
+                false => CheckOptions::CHECKSUMS,
+            };
             (at, stop) = walk(rest, from, limit, check, |item| {
                 if let Item::Record(record) = item {
                     scanned.last_record = Some(record.physical_offset());
@@ -215,15 +225,11 @@ impl Scan<'_> {
         }
     }
 
-    fn checks(&self, offset: Offset, flushed: Offset) -> CheckOptions {
-        let lost_power = match self.state {
+    /// Whether pages above the flushed mark may be missing.
+    fn lost_power(&self) -> bool {
+        match self.state {
             Some(_) => !self.same_memory,
             None => self.folder.abort().exists(),
-        };
-        if lost_power && offset >= flushed {
-            CheckOptions::AFTER_POWER_LOSS
-        } else {
-            CheckOptions::CHECKSUMS
         }
     }
 

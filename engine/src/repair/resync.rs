@@ -59,10 +59,16 @@ pub(super) fn plan(folder: Folder, removed: Removed) -> Result<Work, Error> {
     }
     let cut = give_up(&folder, &listing, state, save);
     if damaged.is_some() {
-        // A damaged state file keeps every opener out, so it is the last thing to be made whole.
-        steps.extend(cut.into_iter().filter(|it| !matches!(it, Step::State(_))));
+        // A damaged state file keeps every opener out, so it is made whole when all bytes are gone; but
+        // before the epoch file, the last to say what was promised, loses that.
+        let (epochs, bytes): (Vec<_>, Vec<_>) = cut
+            .into_iter()
+            .filter(|it| !matches!(it, Step::State(_)))
+            .partition(|it| matches!(it, Step::Epochs(_)));
+        steps.extend(bytes);
         steps.extend(keep_beside(&folder.state_file(), now_ms));
         steps.push(Step::NewState(state));
+        steps.extend(epochs);
     } else {
         steps.extend(cut);
     }

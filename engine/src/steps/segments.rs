@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::allocate;
-use crate::durable::directory_of;
+use crate::durable::{calls, directory_of};
 use crate::error::Error;
 use crate::folder::{Folder, segment_name};
 use crate::position::Offset;
@@ -32,7 +32,7 @@ pub(super) fn run(step: &SegmentStep, folder: &Folder, segment_size: u64) -> Res
         SegmentStep::Rewrite { base, end } => rewrite(folder, segment_size, *base, *end),
         SegmentStep::Sync { base } => {
             let path = folder.segment(*base);
-            let synced = File::open(&path).and_then(|file| file.sync_data());
+            let synced = File::open(&path).and_then(|file| calls::sync_data(&file, &path));
             synced.map_err(Error::io("sync", &path))
         }
         SegmentStep::Directories => directories(folder),
@@ -53,8 +53,13 @@ fn admit(folder: &Folder, base: Offset) -> Result<(), Error> {
         let exists = io::Error::from(io::ErrorKind::AlreadyExists);
         return Err(Error::io("create", &to)(exists));
     }
-    fs::rename(&from, &to).map_err(Error::io("rename a prepared segment to", &to))?;
-    allocate::sync_directory(&folder.commit_log())
+    calls::rename(&from, &to).map_err(Error::io("rename a prepared segment to", &to))?;
+    let synced = allocate::sync_directory(&folder.commit_log());
+    if synced.is_err() {
+        // It would stand in the way of the next attempt.
+        let _ = calls::remove_file(&to);
+    }
+    synced
 }
 
 fn keep(folder: &Folder, from: &Path, to: &Path) -> Result<(), Error> {
@@ -78,8 +83,9 @@ fn save_reason(folder: &Folder, into: &Path, reason: &str) -> Result<(), Error> 
     make_directory(&folder.truncated())?;
     make_directory(into)?;
     let path = into.join("reason.txt");
-    fs::write(&path, format!("{reason}\n"))
-        .and_then(|()| File::open(&path)?.sync_all())
+    calls::changing(&path)
+        .and_then(|()| fs::write(&path, format!("{reason}\n")))
+        .and_then(|()| calls::sync_all(&File::open(&path)?, &path))
         .map_err(Error::io("write", &path))?;
     allocate::sync_directory(into)
 }
@@ -106,9 +112,10 @@ fn copy_range(source: &Path, at: u64, len: u64, target: &Path) -> Result<(), Err
     let mut from = File::open(source).map_err(Error::io("open", source))?;
     from.seek(SeekFrom::Start(at))
         .map_err(Error::io("read", source))?;
+    calls::changing(target).map_err(Error::io("create", target))?;
     let mut to = File::create(target).map_err(Error::io("create", target))?;
     io::copy(&mut from.take(len), &mut to)
-        .and_then(|_| to.sync_all())
+        .and_then(|_| calls::sync_all(&to, target))
         .map_err(Error::io("copy a segment to", target))
 }
 
@@ -121,7 +128,7 @@ fn remove(folder: &Folder, path: &Path, into: Option<&Path>) -> Result<(), Error
         }
     });
     if !moved {
-        match fs::remove_file(path) {
+        match calls::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::io("remove", path)(error));
             }
@@ -134,9 +141,9 @@ fn remove(folder: &Folder, path: &Path, into: Option<&Path>) -> Result<(), Error
 fn remove_saved(path: &Path) -> Result<(), Error> {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
     let removed = if is_dir {
-        fs::remove_dir_all(path)
+        calls::remove_dir_all(path)
     } else {
-        fs::remove_file(path)
+        calls::remove_file(path)
     };
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -149,7 +156,7 @@ fn remove_saved(path: &Path) -> Result<(), Error> {
 
 fn move_into(path: &Path, into: &Path) -> Result<(), Error> {
     let target = into.join(path.file_name().unwrap_or_default());
-    fs::rename(path, &target).map_err(Error::io("move a segment to", &target))?;
+    calls::rename(path, &target).map_err(Error::io("move a segment to", &target))?;
     allocate::sync_directory(into)
 }
 
@@ -159,7 +166,7 @@ fn erase(folder: &Folder, segment_size: u64, at: Offset) -> Result<(), Error> {
     OpenOptions::new()
         .write(true)
         .open(&path)
-        .and_then(|file| allocate::erase(&file, at - base, segment_size))
+        .and_then(|file| allocate::erase(&file, &path, at - base, segment_size))
         .map_err(Error::io("erase the end of", &path))
 }
 
@@ -169,8 +176,8 @@ fn rewrite(folder: &Folder, segment_size: u64, base: Offset, end: Offset) -> Res
     let mut target = allocate::create(&fresh, segment_size)?;
     let source = File::open(&path).map_err(Error::io("open", &path))?;
     let copied = io::copy(&mut source.take(end - base), &mut target)
-        .and_then(|_| target.sync_all())
-        .and_then(|()| fs::rename(&fresh, &path));
+        .and_then(|_| calls::sync_all(&target, &fresh))
+        .and_then(|()| calls::rename(&fresh, &path));
     copied.map_err(Error::io("replace", &path))?;
     allocate::sync_directory(&folder.commit_log())
 }
@@ -184,15 +191,16 @@ fn directories(folder: &Folder) -> Result<(), Error> {
     };
     for entry in entries {
         let path = entry.map_err(Error::io("list", &directory))?.path();
-        fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        calls::remove_file(&path).map_err(Error::io("remove", &path))?;
     }
     Ok(())
 }
 
 fn create_abort(folder: &Folder, process: u32) -> Result<(), Error> {
     let path = folder.abort();
-    fs::write(&path, process.to_string())
-        .and_then(|()| File::open(&path)?.sync_all())
+    calls::changing(&path)
+        .and_then(|()| fs::write(&path, process.to_string()))
+        .and_then(|()| calls::sync_all(&File::open(&path)?, &path))
         .map_err(Error::io("write", &path))?;
     allocate::sync_directory(folder.root())
 }
@@ -209,14 +217,14 @@ fn move_aside(folder: &Folder, name: &str, into: &Path) -> Result<(), Error> {
         .chain(numbered)
         .find(|path| !path.exists())
         .unwrap_or_else(|| into.join(name));
-    fs::rename(&from, &target).map_err(Error::io("move aside", &from))?;
+    calls::rename(&from, &target).map_err(Error::io("move aside", &from))?;
     allocate::sync_directory(into)?;
     allocate::sync_directory(folder.root())
 }
 
 /// Makes a directory and its name durable; its parent must exist.
 fn make_directory(path: &Path) -> Result<(), Error> {
-    match fs::create_dir(path) {
+    match calls::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         made => made.map_err(Error::io("create", path))?,
     }

@@ -36,6 +36,24 @@ pub struct Truncation {
     pub below_confirm: bool,
 }
 
+/// A cut that was accepted, and where things stood before it.
+struct Cut<'a> {
+    to: Offset,
+    /// Start and store time of the last record that stays.
+    last: Option<(Offset, i64)>,
+    /// Its start; the log's first offset if there is none.
+    last_record: Offset,
+    flushed: Offset,
+    confirm: Offset,
+    reason: &'a str,
+}
+
+impl Cut<'_> {
+    fn is_below_confirm(&self) -> bool {
+        self.to < self.confirm
+    }
+}
+
 impl Store {
     /// Cuts the log at `to`, a record boundary, and makes `epochs` the epoch list; as slave only, with
     /// no receiver open. Views that exist keep their bytes. With `to` at the end only the list changes.
@@ -150,49 +168,29 @@ impl Shared {
             Some(at) => self.log.record(at)?.record().store_timestamp_ms(),
             None => 0,
         };
-        let flushed = self.flush.flushed();
-        let confirm = self.flush.progress().confirm;
+        let asked = Cut {
+            to,
+            last: last_record.map(|at| (at, last_store_ms)),
+            last_record: last_record.unwrap_or(min),
+            flushed: self.flush.flushed(),
+            confirm: self.flush.progress().confirm,
+            reason,
+        };
         // The dispatcher rests until the queues have followed.
-        let last = last_record.map(|at| (at, last_store_ms));
-        let queues_cut = self.retract_queues(to, last)?;
+        let queues_cut = self.retract_queues(to, asked.last)?;
         let retraction = self.log.retract(tail, to)?;
-        self.log
-            .set_last_record(last_record.unwrap_or(min), last_store_ms);
+        self.log.set_last_record(asked.last_record, last_store_ms);
         let mut disk = self.disk.lock();
         self.flush.lower(to, disk.files.state().generation + 1);
-        let below_confirm = to < confirm;
-        let cut_bytes = retraction.old_end - to;
-        if below_confirm {
-            tracing::error!(
-                to,
-                confirm,
-                cut_bytes,
-                "the cut goes below the confirm offset"
-            );
-        }
-        let save = self.save_plan(to, &retraction, reason, below_confirm);
-        let saved_to = save.as_ref().map(|save| save.into.clone());
-        let confirm = confirm.min(to);
-        let checkpoint = self.checkpoint_after_cut(&mut disk, confirm, last)?;
-        let lowered = self.lowered(&disk, to, last_record.unwrap_or(min));
-        let mut raised = lowered;
-        raised.flushed = to;
-        let plan = CutPlan {
-            to,
-            aside: self.derived_aside(),
-            save,
-            remove: retraction
-                .remove
-                .iter()
-                .map(|base| self.folder.segment(*base))
-                .collect(),
-            cut: retraction.cut,
-            replace: retraction.replace,
-            sync: self.unsynced(flushed, to, retraction.cut),
-            lowered,
-            epochs: epochs.clone(),
-            checkpoint,
+        let plan = self.plan_cut(&mut disk, &asked, &retraction, epochs.clone())?;
+        let done = Truncation {
+            cut_bytes: retraction.old_end - to,
+            removed_segments: retraction.removed_segments,
+            saved_to: plan.save.as_ref().map(|save| save.into.clone()),
+            below_confirm: asked.is_below_confirm(),
         };
+        let mut raised = plan.lowered;
+        raised.flushed = to;
         self.run(&mut disk, &cut_steps(plan))?;
         if let Some(cut) = queues_cut {
             let followed = cut.follow();
@@ -201,17 +199,45 @@ impl Shared {
         self.run(&mut disk, &[Step::State(raised)])?;
         disk.proven = None;
         disk.restart_allowed = false;
-        disk.marked = Marked::now(to, confirm);
-        let removed_segments = retraction.removed_segments;
+        disk.marked = Marked::now(to, asked.confirm.min(to));
         let resumed = self.log.resume(tail, retraction);
         resumed.map_err(|error| self.fail_with(&mut disk, error))?;
         self.set_epochs(epochs);
         self.flush.raise(to);
-        Ok(Truncation {
-            cut_bytes,
-            removed_segments,
-            saved_to,
-            below_confirm,
+        Ok(done)
+    }
+
+    fn plan_cut(
+        &self,
+        disk: &mut Disk,
+        asked: &Cut<'_>,
+        retraction: &Retraction,
+        epochs: EpochList,
+    ) -> Result<CutPlan, Error> {
+        let to = asked.to;
+        let cut_bytes = retraction.old_end - to;
+        if asked.is_below_confirm() {
+            let confirm = asked.confirm;
+            tracing::error!(
+                to,
+                confirm,
+                cut_bytes,
+                "the cut goes below the confirm offset"
+            );
+        }
+        let confirm = asked.confirm.min(to);
+        let remove = retraction.remove.iter();
+        Ok(CutPlan {
+            to,
+            aside: self.derived_aside(),
+            save: self.save_plan(asked, retraction),
+            remove: remove.map(|base| self.folder.segment(*base)).collect(),
+            cut: retraction.cut,
+            replace: retraction.replace,
+            sync: self.unsynced(asked.flushed, to, retraction.cut),
+            lowered: self.lowered(disk, to, asked.last_record),
+            epochs,
+            checkpoint: self.checkpoint_after_cut(disk, confirm, asked.last)?,
         })
     }
 
@@ -227,17 +253,12 @@ impl Shared {
         state
     }
 
-    fn save_plan(
-        &self,
-        to: Offset,
-        retraction: &Retraction,
-        reason: &str,
-        below_confirm: bool,
-    ) -> Option<SavePlan> {
+    fn save_plan(&self, asked: &Cut<'_>, retraction: &Retraction) -> Option<SavePlan> {
         let most = self.config.save_truncated_bytes?;
+        let to = asked.to;
         let size = self.log.settings().segment_size;
         let cut_bytes = retraction.old_end - to;
-        if cut_bytes > most && !below_confirm {
+        if cut_bytes > most && !asked.is_below_confirm() {
             tracing::warn!(cut_bytes, most, "too many bytes to be saved before the cut");
             return None;
         }
@@ -248,8 +269,8 @@ impl Shared {
         Some(SavePlan {
             into: self.folder.truncated().join(format!("{now_ms}-{to}")),
             reason: format!(
-                "cut at {to}, the log ended at {}: {reason}",
-                retraction.old_end
+                "cut at {to}, the log ended at {}: {}",
+                retraction.old_end, asked.reason
             ),
             tail_end: retraction.old_end.min(to - to % size + size),
         })

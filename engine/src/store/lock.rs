@@ -4,7 +4,8 @@
 //! a lock belongs to the process and goes when any descriptor of the file is closed, so the list is
 //! asked before the file is touched.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -15,8 +16,17 @@ use rustix::io::Errno;
 use crate::error::Error;
 use crate::folder::Folder;
 
-/// Device and inode of each store folder this process has open.
-static OPEN: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+/// Device and inode of each store folder this process has open, and what for.
+static OPEN: Mutex<BTreeMap<(u64, u64), Opener>> = Mutex::new(BTreeMap::new());
+
+/// Who takes a store folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opener {
+    /// A store, which writes to its segments through mappings.
+    Store,
+    /// A repair, which does not while it looks.
+    Repair,
+}
 
 /// Held while a store is open.
 pub(crate) struct StoreLock {
@@ -26,16 +36,25 @@ pub(crate) struct StoreLock {
 }
 
 impl StoreLock {
+    /// Whether a store of this process has the folder open.
+    pub(crate) fn is_a_store_here(folder: &Folder) -> bool {
+        let metadata = fs::metadata(folder.root());
+        metadata.is_ok_and(|it| OPEN.lock().get(&(it.dev(), it.ino())) == Some(&Opener::Store))
+    }
+
     /// Takes the store folder, which must exist.
-    pub(crate) fn take(folder: &Folder) -> Result<Self, Error> {
+    pub(crate) fn take(folder: &Folder, opener: Opener) -> Result<Self, Error> {
         let root = folder.root();
         let metadata = fs::metadata(root).map_err(Error::io("open the store folder", root))?;
         let id = (metadata.dev(), metadata.ino());
-        if !OPEN.lock().insert(id) {
-            return Err(Error::OpenInThisProcess {
-                path: root.to_path_buf(),
-            });
-        }
+        match OPEN.lock().entry(id) {
+            Entry::Occupied(_) => {
+                return Err(Error::OpenInThisProcess {
+                    path: root.to_path_buf(),
+                });
+            }
+            Entry::Vacant(free) => free.insert(opener),
+        };
         let mut lock = Self {
             folder: id,
             file: None,

@@ -22,9 +22,9 @@ use crate::recovery::{Examination, Findings, Torn, examine, open_steps};
 use crate::region::is_held_past;
 use crate::segment::{Segment, to_len};
 use crate::state_file::{QueuesMark, State};
-use crate::steps::{Files, run_steps};
+use crate::steps::{Files, check, run_steps};
 
-use super::lock::StoreLock;
+use super::lock::{Opener, StoreLock};
 use super::queues::{QueuesStart, dispatch_loop, open_queues, queue_sync_loop};
 use super::{Disk, Role, Shared, Store, StoreConfig};
 
@@ -67,7 +67,7 @@ impl Store {
         let dir = &config.dir;
         fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
         let folder = Folder::new(&fs::canonicalize(dir).map_err(Error::io("find", dir))?);
-        let lock = StoreLock::take(&folder)?;
+        let lock = StoreLock::take(&folder, Opener::Store)?;
         let boot_id = boot_id();
         let findings = examine(&Examination {
             folder: &folder,
@@ -123,11 +123,38 @@ impl Store {
         if queues_verified && let Err(error) = shared.sync_queues() {
             tracing::warn!(%error, "the consume queues could not be synced");
         }
-        let threads = start_threads(&shared)?;
-        Ok(Self {
+        let store = Self {
             shared,
-            threads: Mutex::new(threads),
-        })
+            threads: Mutex::default(),
+        };
+        // Dropping it ends the threads that did start, and gives the folder back.
+        store.start_threads()?;
+        Ok(store)
+    }
+
+    fn start_threads(&self) -> Result<(), Error> {
+        let shared = &self.shared;
+        self.spawn("epochlog-flush", flush_loop)?;
+        if shared.config.prefault_ahead_bytes > 0 {
+            self.spawn("epochlog-prepare", |shared| prepare_loop(&shared.log))?;
+        }
+        if shared.queues.is_some() {
+            self.spawn("epochlog-dispatch", dispatch_loop)?;
+            self.spawn("epochlog-queues", queue_sync_loop)?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, run: fn(&Shared)) -> Result<(), Error> {
+        let shared = &self.shared;
+        check(&shared.config.stop_before)?;
+        let on_thread = Arc::clone(shared);
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || run(&on_thread))
+            .map_err(Error::io("start a thread for", shared.folder.root()))?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 }
 
@@ -276,30 +303,4 @@ fn report(folder: &Folder, findings: &Findings) {
         let folder = folder.root().display();
         tracing::warn!(%folder, offset, why, cut_bytes, "the log ends at a record that is not whole");
     }
-}
-
-fn start_threads(shared: &Arc<Shared>) -> Result<Vec<thread::JoinHandle<()>>, Error> {
-    let mut threads = vec![spawn("epochlog-flush", shared, flush_loop)?];
-    if shared.config.prefault_ahead_bytes > 0 {
-        threads.push(spawn("epochlog-prepare", shared, |shared| {
-            prepare_loop(&shared.log)
-        })?);
-    }
-    if shared.queues.is_some() {
-        threads.push(spawn("epochlog-dispatch", shared, dispatch_loop)?);
-        threads.push(spawn("epochlog-queues", shared, queue_sync_loop)?);
-    }
-    Ok(threads)
-}
-
-fn spawn(
-    name: &str,
-    shared: &Arc<Shared>,
-    run: fn(&Shared),
-) -> Result<thread::JoinHandle<()>, Error> {
-    let on_thread = Arc::clone(shared);
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || run(&on_thread))
-        .map_err(Error::io("start a thread for", shared.folder.root()))
 }

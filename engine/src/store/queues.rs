@@ -17,6 +17,7 @@ use parking_lot::MutexGuard;
 
 use crate::commit_log::{CommitLog, Tail};
 use crate::consume_queue::{UNIT, Unsynced};
+use crate::durable::calls;
 use crate::error::Error;
 use crate::folder::{CONSUME_QUEUES, Folder};
 use crate::position::Offset;
@@ -280,6 +281,7 @@ fn sync_all(dir: &Path, unsynced: &Unsynced) -> Result<(), Unsyncable> {
     if unsynced.files.len() > FEW_FILES {
         let refused = |error| Unsyncable::Refused(Error::io("open", dir)(error));
         let file = File::open(dir).map_err(refused)?;
+        calls::changing(dir).map_err(|error| Unsyncable::Lost(Error::io("sync", dir)(error)))?;
         let synced = rustix::fs::syncfs(&file);
         return synced.map_err(|error| Unsyncable::Lost(Error::io("sync", dir)(error.into())));
     }
@@ -295,9 +297,9 @@ fn sync(path: &Path) -> Result<(), Unsyncable> {
         file => file.map_err(|error| Unsyncable::Refused(Error::io("open", path)(error)))?,
     };
     let synced = if path.is_dir() {
-        file.sync_all()
+        calls::sync_directory(path)
     } else {
-        file.sync_data()
+        calls::sync_data(&file, path)
     };
     synced.map_err(|error| Unsyncable::Lost(Error::io("sync", path)(error)))
 }

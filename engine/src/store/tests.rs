@@ -2,6 +2,7 @@
 //! a machine that was restarted.
 
 mod crash_points;
+mod every_call;
 mod power;
 mod retention;
 mod syncs;
@@ -93,7 +94,7 @@ fn check_invariants(dir: &Path, store: &Store) {
     let found = inspect::scan(dir).unwrap();
     assert_eq!(found.problems, []);
     assert_eq!(found.end_offset, store.end_offset());
-    assert_eq!(found.epochs.as_ref(), Some(&*store.epochs()));
+    assert_eq!(found.epochs.unwrap_or_default(), *store.epochs());
     for segment in store.segments() {
         let bytes = fs::read(&segment.path).unwrap();
         assert_eq!(bytes.len() as u64, SEGMENT);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::{SEGMENT, append, check_invariants, config, epochs, image, message, open};
 use crate::error::Error;
 use crate::segment::Segment;
+use crate::steps::StopBefore;
 use crate::store::Store;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -200,4 +201,24 @@ fn appends_wait_while_too_much_is_not_durable() {
         assert!(store.end_offset() - store.flushed_offset() <= 3000);
     }
     assert!(store.flushed_offset() > 0);
+}
+
+#[test]
+fn an_open_that_cannot_have_its_threads_gives_the_folder_back() {
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).close().unwrap();
+    let hook = StopBefore::never();
+    let mut config = config(dir.path());
+    config.stop_before = Some(hook.clone());
+    let store = Store::open(config.clone()).unwrap();
+    let seen = hook.seen();
+    drop(store);
+    // The last one of its threads.
+    hook.after(seen - 1);
+    assert!(matches!(
+        Store::open(config.clone()),
+        Err(Error::Stopped { .. })
+    ));
+    hook.after(usize::MAX);
+    Store::open(config).unwrap();
 }
