@@ -261,6 +261,7 @@ fn e17_two_cuts_in_a_row_both_hold() {
     assert_eq!(starts(&store), [0, 1000, 2000]);
 }
 
+/// C31: what is derived is moved away, not deleted, and Java makes it anew.
 #[test]
 fn k20_what_java_derived_from_the_log_is_out_of_its_sight_before_it_is_wrong() {
     let dir = tempfile::tempdir().unwrap();

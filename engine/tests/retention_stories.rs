@@ -411,6 +411,7 @@ fn copies_of_cut_bytes_go_by_age_by_size_and_when_the_disk_fills() {
     assert_eq!(removed(&store, &policy, &tick), [note]);
 }
 
+/// C19: no file is unmapped under whoever holds bytes of it.
 #[test]
 fn c07_whoever_reads_while_the_head_goes_gets_the_right_bytes_or_an_error() {
     let dir = tempfile::tempdir().unwrap();

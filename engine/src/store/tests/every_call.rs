@@ -319,6 +319,7 @@ fn two_epochs(dir: &Path) {
     store.abandon();
 }
 
+/// H09: no mark reaches the disk before what it vouches for.
 #[test]
 fn appends_flushes_rolls_and_a_clean_stop() {
     let calls = every_call("append", nothing, |life| {
@@ -489,4 +490,30 @@ fn a_roll_that_fails_at_any_call_can_be_tried_again() {
         }
     }
     panic!("a roll has no end");
+}
+
+/// What was recovered from memory is on the disk before anybody is shown it.
+#[test]
+fn e05_what_a_recovery_showed_survives_the_next_power_loss() {
+    let dir = in_memory();
+    let watching = Watching::begin(dir.path(), Fate::Through);
+    let store = super::open(dir.path());
+    store.promote(1).unwrap();
+    append(&store, 7, 1000, b'1');
+    store.abandon();
+    drop(store);
+    let store = super::open(dir.path());
+    let shown = image(&store);
+    assert_eq!(starts(&store), 7);
+    let lost = in_memory();
+    watching.lose_power(lost.path(), &mut || false);
+    store.abandon();
+    drop(watching);
+    let store = super::open(lost.path());
+    assert!(image(&store) == shown);
+    check_invariants(lost.path(), &store);
+}
+
+fn starts(store: &Store) -> usize {
+    store.records(0..store.end_offset()).count()
 }

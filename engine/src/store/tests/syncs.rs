@@ -125,6 +125,7 @@ fn e10_a_sync_that_a_cut_overtook_does_not_raise_the_mark() {
     assert_eq!(flusher.join().unwrap().unwrap(), 1800);
 }
 
+/// C14: a request waits for its own bytes.
 #[test]
 fn h07_a_waiter_gets_a_sync_that_began_after_its_write() {
     let dir = tempfile::tempdir().unwrap();
