@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
-use crate::conf::BrokerConf;
+use crate::conf::{BrokerConf, FlushDiskType};
 use crate::endpoint::Endpoint;
 use crate::identity::{IdentityError, IdentityFiles};
 use crate::node::{Node, NodeParts};
@@ -222,6 +222,7 @@ async fn open_store(conf: &BrokerConf) -> Result<Store, BrokerError> {
     let mut config = StoreConfig::new(&conf.store_dir);
     config.segment_size = conf.segment_size;
     config.queue_file_size = conf.queue_file_size;
+    config.queues_hold_flushed_only = conf.flush_disk_type == FlushDiskType::Sync;
     config.encode = EncodeOptions {
         append_property_crc: conf.append_property_crc,
     };

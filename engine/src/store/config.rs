@@ -54,6 +54,10 @@ pub struct StoreConfig {
     /// Bytes of each consume queue file, a multiple of 20 up to 1 GiB (RocketMQ:
     /// mappedFileSizeConsumeQueue). Queues with files of another length are made again. Default 6000000.
     pub queue_file_size: u64,
+    /// Messages come into their consume queues only once they are durable here as well as confirmed: for
+    /// brokers that acknowledge from disk (RocketMQ: flushDiskType SYNC_FLUSH). Else a crash of the
+    /// machine may take back what a consumer has read. Default no.
+    pub queues_hold_flushed_only: bool,
     /// Time between background syncs of the consume queues, in ms; what a crash of the machine takes back
     /// is made again from the log. Default 5000.
     pub queue_flush_interval_ms: u64,
@@ -80,6 +84,7 @@ impl StoreConfig {
             save_truncated_bytes: Some(1 << 30),
             consume_queues: true,
             queue_file_size: DEFAULT_QUEUE_FILE_SIZE,
+            queues_hold_flushed_only: false,
             queue_flush_interval_ms: 5000,
             progress: None,
             before_dispatch: None,
@@ -117,6 +122,7 @@ impl std::fmt::Debug for StoreConfig {
             .field("save_truncated_bytes", &self.save_truncated_bytes)
             .field("consume_queues", &self.consume_queues)
             .field("queue_file_size", &self.queue_file_size)
+            .field("queues_hold_flushed_only", &self.queues_hold_flushed_only)
             .field("queue_flush_interval_ms", &self.queue_flush_interval_ms)
             .finish_non_exhaustive()
     }

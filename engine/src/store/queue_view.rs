@@ -136,7 +136,7 @@ impl QueueView {
     /// # Errors
     /// [`Error::Io`] if the queue's files cannot be read.
     pub fn max_offset(&self) -> Result<i64, Error> {
-        let confirm = self.shared.flush.progress().confirm;
+        let confirm = self.shared.dispatch_goal();
         self.queue.state.read().covered_below(confirm)
     }
 
@@ -149,7 +149,7 @@ impl QueueView {
     pub fn units(&self, from: i64, max: usize) -> Result<Vec<(i64, QueueUnit)>, Error> {
         self.shared.check_open()?;
         let log_min = self.shared.log.min();
-        let confirm = self.shared.flush.progress().confirm;
+        let confirm = self.shared.dispatch_goal();
         let state = self.queue.state.read();
         let (min, end) = (state.first_from(log_min)?, state.covered_below(confirm)?);
         let min = min.min(end);

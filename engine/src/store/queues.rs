@@ -40,6 +40,9 @@ const FEW_FILES: usize = 64;
 /// After a refusal (a full disk) the dispatcher tries again this much later.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Time between two looks whether what is confirmed is durable by now.
+const LOOK_FOR_SYNC: Duration = Duration::from_millis(5);
+
 /// Refusals in a row after which the store fails (RocketMQ: ConsumeQueue.putMessagePositionInfoWrapper).
 const MOST_REFUSALS: u32 = 30;
 
@@ -184,13 +187,28 @@ impl Shared {
         }))
     }
 
+    /// Up to where messages may come into their queues.
+    pub(super) fn dispatch_goal(&self) -> Offset {
+        let progress = self.flush.progress();
+        match self.config.queues_hold_flushed_only {
+            true => progress.confirm.min(progress.flushed),
+            false => progress.confirm,
+        }
+    }
+
+    /// Nobody wakes the dispatcher when a sync has let messages in that were confirmed before it.
+    fn waits_for_sync(&self) -> bool {
+        let progress = self.flush.progress();
+        self.config.queues_hold_flushed_only && progress.flushed < progress.confirm
+    }
+
     /// Dispatches up to the confirm offset.
     fn dispatch_confirmed(&self, queues: &Queues) -> Result<(), Error> {
         loop {
             if let Some(hook) = &self.config.before_dispatch {
                 hook(queues.dispatched());
             }
-            let more = queues.step(&self.log, || self.flush.progress().confirm)?;
+            let more = queues.step(&self.log, || self.dispatch_goal())?;
             if queues.unmarked_bytes() >= SYNC_BYTES {
                 queues.sync_bell.ring();
             }
@@ -205,7 +223,7 @@ impl Shared {
         let Some(queues) = &self.queues else {
             return Ok(());
         };
-        while queues.step(&self.log, || self.flush.progress().confirm)? {}
+        while queues.step(&self.log, || self.dispatch_goal())? {}
         self.sync_queues()
     }
 
@@ -320,7 +338,7 @@ pub(super) fn dispatch_loop(shared: &Shared) {
         }
         let (error, most, again) = match done {
             Ok(Ok(())) => {
-                (failures, wait) = (0, None);
+                (failures, wait) = (0, shared.waits_for_sync().then_some(LOOK_FOR_SYNC));
                 continue;
             }
             Ok(Err(error @ Error::Io { .. })) => (error, MOST_REFUSALS, RETRY),

@@ -55,6 +55,38 @@ fn a15_a_consumer_above_a_cut_is_told_and_misses_nothing() {
 }
 
 #[test]
+fn c02_with_acks_from_disk_nothing_is_shown_that_a_crash_may_take_back() {
+    for flushed_only in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = queued(dir.path());
+        config.queues_hold_flushed_only = flushed_only;
+        let store = Store::open(config).unwrap();
+        store.promote(1).unwrap();
+        append(&store, 3, 100);
+        store.flush().unwrap();
+        append(&store, 3, 100);
+        store.set_confirm(600);
+        // All that is durable comes in; then the dispatcher has time to do wrong.
+        let limit = Duration::from_secs(60);
+        assert!(store.wait_for_dispatch(299, limit) >= 300);
+        let more = store.wait_for_dispatch(300, Duration::from_millis(100));
+        let queue = store.queue("topic", 0).unwrap();
+        if flushed_only {
+            assert_eq!((more, queue.max_offset().unwrap()), (300, 3));
+            assert!(matches!(queue.read(4, 1), Err(Error::QueueRange { .. })));
+        } else {
+            assert_eq!(store.wait_for_dispatch(599, limit), 600);
+            assert_eq!(queue.max_offset().unwrap(), 6);
+        }
+        assert_eq!(store.confirm_offset(), 600, "replication goes its own way");
+        store.flush().unwrap();
+        assert_eq!(store.wait_for_dispatch(599, limit), 600);
+        assert_eq!(queue.read(0, 10).unwrap().len(), 6);
+        store.close().unwrap();
+    }
+}
+
+#[test]
 fn c27_queue_files_of_an_odd_length_and_units_of_what_is_gone_are_no_obstacle() {
     for odd in [0, 7, 70, 79] {
         let dir = tempfile::tempdir().unwrap();
