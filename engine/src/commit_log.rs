@@ -13,12 +13,12 @@ mod prepare;
 mod receive;
 mod retract;
 
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::error::Error;
 use crate::folder::Folder;

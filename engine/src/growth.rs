@@ -2,11 +2,11 @@
 //!
 //! An appender pays one atomic load when nobody listens. Everything here runs outside the append lock.
 
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use crate::sync::{Condvar, Mutex, RwLock};
 
 use crate::position::Offset;
 

@@ -25,12 +25,16 @@ mod receive;
 mod record;
 mod recovery;
 mod region;
+#[cfg(test)]
+#[path = "region/tests.rs"]
+mod region_tests;
 pub mod repair;
 mod retention;
 mod segment;
 mod state_file;
 mod steps;
 mod store;
+mod sync;
 mod walk;
 
 pub use checkpoint::{

@@ -14,13 +14,13 @@ mod listing;
 mod tags;
 mod verify;
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::consume_queue::{ConsumeQueue, FileCache, FileSettings, QueueFiles, Unsynced};
 use crate::error::Error;

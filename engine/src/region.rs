@@ -14,6 +14,10 @@
     reason = "a slice of a shared mapping can only be made from a raw pointer"
 )]
 
+#[cfg(test)]
+#[path = "region/heap.rs"]
+pub(crate) mod heap;
+#[path = "region/signals.rs"]
 pub mod signals;
 
 use std::collections::BTreeMap;
@@ -24,11 +28,13 @@ use std::ops::{Deref, Range};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::slice;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
-use parking_lot::Mutex;
+use parking_lot::Mutex as StaticMutex;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Memory a region can stand on.
 ///
@@ -41,6 +47,16 @@ pub(crate) unsafe trait Backing: Send + Sync {
 
     /// Makes the pages of `range` present and writable, without changing a byte.
     fn populate(&self, range: Range<usize>) -> io::Result<()>;
+
+    /// Told before the bytes of `range` are read through a view or a writer.
+    fn reads(&self, range: Range<usize>) {
+        let _ = range;
+    }
+
+    /// Told before the bytes of `range` may be written.
+    fn writes(&self, range: Range<usize>) {
+        let _ = range;
+    }
 }
 
 /// A shared mapping of a file.
@@ -85,7 +101,7 @@ struct Reaches {
 }
 
 /// The files of this process that are mapped.
-static MAPPED: Mutex<BTreeMap<(u64, u64), Weak<Reaches>>> = Mutex::new(BTreeMap::new());
+static MAPPED: StaticMutex<BTreeMap<(u64, u64), Weak<Reaches>>> = StaticMutex::new(BTreeMap::new());
 
 impl Reaches {
     fn of_nothing_else() -> Arc<Self> {
@@ -295,6 +311,10 @@ impl<B: Backing> Deref for View<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
+        self.hold
+            .region
+            .backing
+            .reads(self.start..self.start + self.len);
         // SAFETY: `start <= published <= len` held when the view was made, so the pointer stays
         // inside the backing memory.
         let first = unsafe { self.hold.region.backing.as_mut_ptr().add(self.start) };
@@ -333,6 +353,7 @@ impl<B: Backing> Writer<B> {
     /// The bytes past the published end, as they are.
     pub(crate) fn tail(&self) -> &[u8] {
         let published = self.published();
+        self.region.backing.reads(published..self.region.len());
         // SAFETY: `published <= len`, so the pointer stays inside the backing memory.
         let first = unsafe { self.region.backing.as_mut_ptr().add(published) };
         // SAFETY: bytes past the published end are reached through this writer only, and it is
@@ -343,6 +364,7 @@ impl<B: Backing> Writer<B> {
     /// The bytes past the published end, to be written.
     pub(crate) fn tail_mut(&mut self) -> &mut [u8] {
         let published = self.published();
+        self.region.backing.writes(published..self.region.len());
         // SAFETY: `published <= len`, so the pointer stays inside the backing memory.
         let first = unsafe { self.region.backing.as_mut_ptr().add(published) };
         // SAFETY: bytes past the published end are reached through this writer only, it is borrowed
@@ -380,136 +402,5 @@ impl<B: Backing> Drop for Writer<B> {
         if !self.region.retired.load(Ordering::SeqCst) {
             self.region.claimed.store(false, Ordering::SeqCst);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::UnsafeCell;
-
-    use super::*;
-
-    /// Plain heap bytes, so that the logic runs under tools that cannot follow a mapping.
-    struct Heap(Box<[UnsafeCell<u8>]>);
-
-    // SAFETY: the region hands out disjoint parts to its views and its writer.
-    unsafe impl Sync for Heap {}
-
-    // SAFETY: a boxed slice neither moves nor shrinks, and only the region asks for its pointer.
-    unsafe impl Backing for Heap {
-        fn as_mut_ptr(&self) -> *mut u8 {
-            UnsafeCell::raw_get(self.0.as_ptr())
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn populate(&self, _range: Range<usize>) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    fn heap(len: usize) -> Arc<Region<Heap>> {
-        let bytes = (0..len).map(|_| UnsafeCell::new(0)).collect();
-        Region::new(Heap(bytes), 0, Reaches::of_nothing_else())
-    }
-
-    fn write(writer: &mut Writer<Heap>, bytes: &[u8]) {
-        writer.tail_mut()[..bytes.len()].copy_from_slice(bytes);
-        writer.publish(bytes.len());
-    }
-
-    #[test]
-    fn a_view_never_passes_the_published_end() {
-        let region = heap(16);
-        let mut writer = region.claim().unwrap();
-        writer.tail_mut()[..8].copy_from_slice(b"unseen..");
-        assert_eq!(region.view(0, 16).unwrap().len(), 0);
-        write(&mut writer, b"seen");
-        assert_eq!(&*region.view(0, 16).unwrap(), b"seen");
-        assert_eq!(&*region.view(2, 1).unwrap(), b"e");
-        assert_eq!(region.view(4, usize::MAX).unwrap().len(), 0);
-        assert!(region.view(5, 1).is_none());
-    }
-
-    #[test]
-    fn there_is_one_writer() {
-        let region = heap(16);
-        let writer = region.claim().unwrap();
-        assert!(region.claim().is_none());
-        drop(writer);
-        assert!(region.claim().is_some());
-    }
-
-    #[test]
-    fn a_retraction_under_a_view_retires_the_writer_and_keeps_what_the_view_holds() {
-        let region = heap(16);
-        let mut writer = region.claim().unwrap();
-        write(&mut writer, b"keepcut!");
-        let held = region.view(0, 8).unwrap();
-        assert!(writer.retract(4).is_none());
-        assert_eq!(&*held, b"keepcut!");
-        assert_eq!(&*region.view(0, 8).unwrap(), b"keep");
-        assert!(region.claim().is_none());
-    }
-
-    #[test]
-    fn a_retraction_with_only_shorter_or_dropped_views_keeps_the_writer() {
-        let region = heap(16);
-        let mut writer = region.claim().unwrap();
-        write(&mut writer, b"keep");
-        let held = region.view(0, 4).unwrap();
-        let mut writer = writer.retract(4).unwrap();
-        write(&mut writer, b"cut!");
-        drop(region.view(0, 8));
-        drop(held);
-        let mut writer = writer.retract(4).unwrap();
-        write(&mut writer, b"new!");
-        assert_eq!(&*region.view(0, 8).unwrap(), b"keepnew!");
-    }
-
-    #[test]
-    fn a_narrowed_view_counts_as_a_view() {
-        let region = heap(8);
-        let mut writer = region.claim().unwrap();
-        write(&mut writer, b"abcdefgh");
-        let whole = region.view(0, 8).unwrap();
-        let part = whole.narrow(2..4).unwrap();
-        assert!(whole.narrow(2..9).is_none());
-        drop(whole);
-        assert_eq!(&*part, b"cd");
-        assert!(
-            writer.retract(6).is_none(),
-            "a part holds on to as much as the whole"
-        );
-    }
-
-    #[test]
-    fn views_of_another_mapping_of_the_file_count() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(4096).unwrap();
-        let first = Region::map(&file, Path::new("f"), 4096, 8).unwrap();
-        let held = first.view(0, 8).unwrap();
-        drop(first);
-        let second = Region::map(&file, Path::new("f"), 4096, 8).unwrap();
-        assert!(is_held_past(&file, 4).unwrap());
-        assert!(second.claim().unwrap().retract(4).is_none());
-        drop((held, second));
-        assert!(!is_held_past(&file, 4).unwrap());
-        let third = Region::map(&file, Path::new("f"), 4096, 8).unwrap();
-        assert!(third.claim().unwrap().retract(4).is_some());
-    }
-
-    #[test]
-    fn an_empty_view_at_the_end_holds_nothing_back() {
-        let region = heap(8);
-        let mut writer = region.claim().unwrap();
-        write(&mut writer, b"abcd");
-        let empty = region.view(4, 8).unwrap();
-        assert!(empty.is_empty());
-        let writer = writer.retract(4).unwrap();
-        drop(empty);
-        assert!(writer.retract(2).is_some());
     }
 }

@@ -15,12 +15,12 @@ mod read;
 mod retain;
 mod role;
 
+use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use crate::sync::thread::JoinHandle;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock};
 
 use crate::commit_log::{Appended, CommitLog, Tail};
 use crate::epoch_list::EpochList;

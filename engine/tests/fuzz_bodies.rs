@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 
 use common::{Random, seeds};
 use epochlog_engine::{
-    CHECKPOINT_FILE_NAME, CheckOptions, CleanStop, EPOCH_FILE_NAME, QueueUnit, QueuesMark,
-    STATE_SLOT_LEN, STATE_SLOT_STRIDE, State, StateFile, inspect, parse_record, write_filler,
+    CHECKPOINT_FILE_NAME, CheckOptions, CleanStop, EPOCH_FILE_NAME, EncodeOptions, Message,
+    QueueUnit, QueuesMark, STATE_SLOT_LEN, STATE_SLOT_STRIDE, Stamp, State, StateFile, encode_into,
+    encoded_len, inspect, parse_record, write_filler,
 };
 
 type Body = fn(&[u8]);
@@ -147,14 +148,20 @@ fn stated(record: &[u8]) -> u64 {
     u64::from_be_bytes(record[28..36].try_into().unwrap())
 }
 
-/// Makes the seeds anew: `cargo test -p epochlog-engine --test fuzz_bodies -- --ignored make_the_seeds`.
+/// Makes the seeds anew, but for what a fuzzer found (`found-…`): `cargo test -p epochlog-engine --test fuzz_bodies -- --ignored make_the_seeds`.
 #[test]
 #[ignore = "writes into the source tree"]
 fn make_the_seeds() {
     for (name, _, _) in BODIES {
         let dir = seed_dir(name);
-        let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy();
+            if !name.starts_with("found-") {
+                fs::remove_file(&path).unwrap();
+            }
+        }
         let put = |seed: &str, bytes: &[&[u8]]| fs::write(dir.join(seed), bytes.concat()).unwrap();
         match name {
             "record" => record_seeds(put),
@@ -213,6 +220,19 @@ fn record_seeds(put: impl Fn(&str, &[&[u8]])) {
             &item(b"two", b""),
         ],
     );
+    let mapped = Message {
+        born_host: "[::ffff:10.0.0.1]:1".parse().unwrap(),
+        ..Message::new("topic", b"body", "[2001:db8::1]:2".parse().unwrap(), 1)
+    };
+    let options = EncodeOptions::default();
+    let mut record = vec![0; encoded_len(&mapped, options).unwrap()];
+    let stamp = Stamp {
+        queue_offset: 0,
+        physical_offset: 0,
+        store_timestamp_ms: 1,
+    };
+    encode_into(&mut record, &mapped, stamp, options).unwrap();
+    put("two-kinds-of-hosts", &[&[0, 0], &record]);
     let unit = QueueUnit {
         offset: 4711,
         size: 200,

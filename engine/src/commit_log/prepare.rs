@@ -4,8 +4,8 @@
 //! steps small enough that a stop is quick. An appender that finds no segment ready makes it itself:
 //! it never writes to a page without a block.
 
+use crate::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::durable::calls;

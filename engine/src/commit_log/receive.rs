@@ -1,9 +1,9 @@
 //! The slave's side of the tail: the pen goes out with a window, comes back with bytes, and whole
 //! records are published.
 
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
+use crate::sync::MutexGuard;
 
 use crate::error::Error;
 use crate::position::Offset;

@@ -2,8 +2,8 @@
 //!
 //! Between the two nothing is written: the pen is gone. Files are changed by the caller's steps.
 
+use crate::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::Error;
 use crate::position::Offset;

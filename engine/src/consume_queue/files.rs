@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 

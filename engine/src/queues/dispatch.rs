@@ -4,8 +4,8 @@
 //! A record that can stand in no queue is passed over and counted, never a reason to stop: everything
 //! behind it must stay visible.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::commit_log::CommitLog;
 use crate::consume_queue::{MAX_QUEUE_OFFSET, Put, QueueUnit};

@@ -4,9 +4,9 @@
 //! cut there and goes on from the log. What a queue has of records below the log's first byte cannot be
 //! checked and stays: it says where the queue goes on.
 
+use crate::sync::atomic::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::commit_log::CommitLog;
 use crate::consume_queue::{ConsumeQueue, Put, QUEUE_UNIT_LEN, QueueUnit};

@@ -1,6 +1,6 @@
 //! Stopping: with the marks that let the next open trust the log, or without, as a crash does.
 
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 
 use crate::error::Error;
 use crate::position::Offset;

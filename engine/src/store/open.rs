@@ -3,14 +3,14 @@
 //! Nothing but the lock is written before everything was looked at and accepted. Running it twice gives
 //! the same result.
 
+use crate::sync::atomic::{AtomicBool, AtomicU8};
+use crate::sync::thread;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8};
-use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock};
 
 use crate::boot::boot_id;
 use crate::commit_log::{CommitLog, LogSettings, LogStart, prepare_loop};

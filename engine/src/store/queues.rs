@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
+use crate::sync::MutexGuard;
 
 use crate::commit_log::{CommitLog, Tail};
 use crate::consume_queue::{UNIT, Unsynced};

@@ -5,15 +5,15 @@
 //! place; then the epoch entries of what is gone. A crash in between leaves entries too many, which
 //! claim nothing. A file that cannot be removed is tried again by the next call, before any other.
 
+use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 
 use crate::error::Error;
 use crate::position::Offset;
