@@ -321,6 +321,7 @@ fn broker(plan: &Plan, index: usize, ports: (u16, u16), controllers: &str) -> io
          syncBrokerMetadataPeriod=1000\n\
          checkSyncStateSetPeriod=500\n\
          haMaxTimeSlaveNotCatchup=5000\n\
+         cleanResourceInterval=3600000\n\
          {}\n",
         ports.0,
         ports.1,
