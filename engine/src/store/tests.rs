@@ -3,6 +3,8 @@
 
 mod crash_points;
 mod every_call;
+#[cfg(feature = "interleave")]
+mod interleavings;
 mod power;
 mod retention;
 mod syncs;
