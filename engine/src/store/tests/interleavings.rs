@@ -237,3 +237,52 @@ fn interleavings_every_waiter_ends_when_its_bytes_are_flushed_or_the_store_stops
         }
     });
 }
+
+#[test]
+fn interleavings_a_queue_never_shows_what_is_not_confirmed_and_is_cut_with_the_log() {
+    explore(40, || {
+        let dir = in_memory();
+        let mut config = quiet(dir.path());
+        config.consume_queues = true;
+        config.queue_file_size = 2000;
+        let store = Arc::new(Store::open(config).unwrap());
+        store.promote(1).unwrap();
+        append(&store, 3, 200, b'1');
+        let reader = thread::spawn({
+            let store = Arc::clone(&store);
+            move || {
+                for _ in 0..3 {
+                    let shown = store
+                        .queue("topic", 0)
+                        .map(|queue| queue.units(0, 10).unwrap());
+                    let shown = shown.unwrap_or_default();
+                    let end = shown.last().map_or(0, |(_, unit)| unit.end());
+                    assert!(end <= 400, "{end} was never confirmed");
+                    let places: Vec<_> = shown.iter().map(|(_, unit)| unit.offset).collect();
+                    assert!([0, 200].starts_with(&places), "{places:?}");
+                    thread::yield_now();
+                }
+            }
+        });
+        store.set_confirm(200);
+        store.set_confirm(400);
+        store.fence();
+        store.truncate(200, epochs(&[(1, 0)]), "test").unwrap();
+        assert!(store.dispatched_offset() <= 200);
+        store.promote(2).unwrap();
+        append(&store, 1, 200, b'2');
+        reader.join().unwrap();
+        store.set_confirm(400);
+        while store.dispatched_offset() < 400 {
+            let _ = store.wait_for_dispatch(store.dispatched_offset(), LONG);
+        }
+        let queue = store.queue("topic", 0).unwrap();
+        let entries = queue.read(0, 10).unwrap();
+        let bodies: Vec<_> = entries
+            .iter()
+            .map(|it| it.record.record().body()[0])
+            .collect();
+        assert_eq!(bodies, [b'1', b'2']);
+        store.abandon();
+    });
+}
