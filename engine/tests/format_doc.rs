@@ -395,7 +395,7 @@ fn clean_state() -> State {
         served_epoch: Some(0x0102_0303),
         flushed: proofs.end,
         scan_from: 0x0112_1314_1516_1718,
-        generation: 0x8182_8384_8586_8788,
+        generation: 0x7982_8384_8586_8788,
         sync_failed: false,
         queues: Some(QueuesMark {
             through: u64::from_be_bytes(*b"01234567"),
