@@ -97,6 +97,9 @@ impl Life {
 
     fn confirm(&mut self) {
         let end = self.store.end_offset();
+        if end == self.store.min_offset() {
+            return;
+        }
         self.store.set_confirm(end);
         let limit = Duration::from_secs(60);
         assert_eq!(self.store.wait_for_dispatch(end - 1, limit), end);
@@ -114,7 +117,8 @@ impl Life {
         self.floor = self.floor.min(to);
         self.store.truncate(to, list, "test")?;
         self.before_cut = None;
-        self.floor = to;
+        // Nothing is synced where nothing was cut.
+        self.floor = self.store.flushed_offset();
         Ok(())
     }
 
@@ -516,4 +520,62 @@ fn e05_what_a_recovery_showed_survives_the_next_power_loss() {
 
 fn starts(store: &Store) -> usize {
     store.records(0..store.end_offset()).count()
+}
+
+/// One more thing that may happen to a store.
+fn random_act(life: &mut Life, picks: &mut Picks, next_epoch: &mut Epoch) -> Result<(), Error> {
+    match picks.next() % 10 {
+        0..=3 if life.store.master_epoch().is_some() => {
+            let count = 1 + usize::try_from(picks.next() % 3).unwrap();
+            life.append(count, b'a' + u8::try_from(picks.next() % 26).unwrap())
+        }
+        4 | 5 => life.flush(),
+        6 => {
+            life.confirm();
+            life.sync_queues()
+        }
+        7 => {
+            let (min, end) = (life.store.min_offset(), life.store.end_offset());
+            let records = life.store.records(min..end);
+            let starts: Vec<_> = records
+                .map(|view| view.unwrap().record().physical_offset())
+                .collect();
+            let at = usize::try_from(picks.next()).unwrap() % (starts.len() + 1);
+            let to = starts.get(at).copied().unwrap_or(end);
+            let mut list = (*life.store.epochs()).clone();
+            list.drop_starting_after(to);
+            life.cut(to, list)
+        }
+        8 => {
+            life.confirm();
+            life.retain()
+        }
+        _ => {
+            *next_epoch += 1;
+            life.promote(*next_epoch)
+        }
+    }
+}
+
+#[test]
+fn a_random_life_ended_anywhere() {
+    let first = seed();
+    for seed in first..first + 8 * losses() {
+        let mut picks = Picks(seed);
+        let dir = in_memory();
+        let watching = Watching::begin(dir.path(), Fate::Through);
+        let mut life = Life::begin(dir.path()).unwrap();
+        let mut epoch = 1;
+        life.promote(epoch).unwrap();
+        life.append(1, b'0').unwrap();
+        let calls = usize::try_from(picks.next() % 300).unwrap();
+        watching.set(Fate::Die(calls));
+        let ended = (0..80).find_map(|_| random_act(&mut life, &mut picks, &mut epoch).err());
+        let lost = lose_power(&watching, &mut picks);
+        let memory = life.end();
+        drop(watching);
+        let what = format!("EPOCHLOG_SEED={seed}, died at {calls}: {ended:?}");
+        memory.check(dir.path(), &what);
+        memory.check(lost.path(), &format!("{what}, power lost"));
+    }
 }
