@@ -273,8 +273,9 @@ fn interleavings_a_queue_never_shows_what_is_not_confirmed_and_is_cut_with_the_l
         append(&store, 1, 200, b'2');
         reader.join().unwrap();
         store.set_confirm(400);
-        while store.dispatched_offset() < 400 {
-            let _ = store.wait_for_dispatch(store.dispatched_offset(), LONG);
+        let mut dispatched = store.dispatched_offset();
+        while dispatched < 400 {
+            dispatched = store.wait_for_dispatch(dispatched, LONG);
         }
         let queue = store.queue("topic", 0).unwrap();
         let entries = queue.read(0, 10).unwrap();
