@@ -1,18 +1,21 @@
 //! Appending to the commit log, one producer, beside the work that cannot be left out: the CRC of
 //! the body and one copy into the same kind of mapping.
 //!
-//! Data set: messages of one topic with bodies of 1 KiB or 64 KiB, 64 MiB per iteration into a new
-//! store whose segment was faulted in ahead. Nothing waits for the disk.
+//! Data set: messages of one topic with bodies of 1 KiB or 64 KiB, 32 MiB per iteration into a new
+//! store whose segment, and the one behind it, were faulted in ahead. Nothing waits for the disk.
 
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use epochlog_benches::stores::{Scratch, body, message};
-use epochlog_engine::{EncodeOptions, EpochEntry, encoded_len};
+use epochlog_engine::{EncodeOptions, EpochEntry, Message, encoded_len};
 
-const BYTES: u64 = 64 << 20;
+const BYTES: u64 = 32 << 20;
 /// One segment holds all of an iteration: rolling is not measured here.
-const SEGMENT: u64 = 80 << 20;
+const SEGMENT: u64 = 40 << 20;
+const THREADS: usize = 4;
 
 /// A master with one message and all pages of its segment in place.
 fn ready() -> Scratch {
@@ -31,6 +34,36 @@ fn append(body: &[u8], count: u64) -> Duration {
     let elapsed = began.elapsed();
     assert!(scratch.store.end_offset() >= count * body.len() as u64);
     elapsed
+}
+
+/// `THREADS` producers share `count` messages, each with a queue of its own.
+fn append_threads(body: &[u8], count: u64) -> Duration {
+    let scratch = ready();
+    let start = Barrier::new(THREADS + 1);
+    let store = &scratch.store;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|queue| {
+                let message = Message {
+                    queue_id: i32::try_from(queue).unwrap_or(0),
+                    ..message(body)
+                };
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    for _ in 0..count / THREADS as u64 {
+                        store.append(&message).expect("room for it");
+                    }
+                })
+            })
+            .collect();
+        let began = Instant::now();
+        start.wait();
+        for thread in threads {
+            thread.join().expect("no append fails");
+        }
+        began.elapsed()
+    })
 }
 
 fn append_batches(body: &[u8], count: u64) -> Duration {
@@ -81,9 +114,10 @@ fn bench(criterion: &mut Criterion) {
             .sample_size(10)
             .warm_up_time(Duration::from_millis(500))
             .measurement_time(Duration::from_secs(3));
-        let runs: [(&str, &dyn Fn() -> Duration); 3] = [
+        let runs: [(&str, &dyn Fn() -> Duration); 4] = [
             ("crc_and_copy", &|| crc_and_copy(&body, record_len, count)),
             ("append", &|| append(&body, count)),
+            ("append_4_threads", &|| append_threads(&body, count)),
             ("append_batches_of_32", &|| append_batches(&body, count)),
         ];
         for (name, run) in runs {

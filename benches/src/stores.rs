@@ -17,7 +17,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// An empty store. Its pages are faulted in a whole segment ahead of the writer, and it syncs
+    /// An empty store. Its pages are faulted in a two segments ahead of the writer, and it syncs
     /// in the background only, so that a bench sees the page cache and no disk.
     ///
     /// # Errors
@@ -29,7 +29,8 @@ impl Scratch {
         })?;
         let mut config = StoreConfig::new(dir.path());
         config.segment_size = segment_size;
-        config.prefault_ahead_bytes = segment_size;
+        // The next segment too: no page is made while a bench fills the first one.
+        config.prefault_ahead_bytes = 2 * segment_size;
         config.max_dirty_bytes = u64::MAX;
         config.flush_interval_ms = 60_000;
         config.save_truncated_bytes = None;
@@ -39,7 +40,7 @@ impl Scratch {
         })
     }
 
-    /// Waits until the pages of the newest segment are mapped, or a few seconds if that cannot be
+    /// Waits until the pages of the newest segment and of the prepared one are mapped, or a few seconds if that cannot be
     /// seen: the bench would measure the making of pages otherwise. There is no segment before the
     /// first byte.
     pub fn wait_for_pages(&self) {
@@ -48,10 +49,15 @@ impl Scratch {
         let Some(segment) = segments.last() else {
             return;
         };
-        let path = segment.path.display().to_string();
-        while mapped_bytes(&path).is_none_or(|mapped| mapped < segment.size)
-            && Instant::now() < deadline
-        {
+        let next = format!("{:020}", segment.base + segment.size);
+        let paths = [segment.path.clone(), segment.path.with_file_name(next)];
+        let missing = || {
+            paths.iter().any(|path| {
+                let mapped = mapped_bytes(&path.display().to_string());
+                mapped.is_none_or(|mapped| mapped < segment.size)
+            })
+        };
+        while missing() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -172,17 +172,18 @@ impl CommitLog {
 
     /// Start of the last record; the log's first offset if it has none.
     pub(crate) fn last_record(&self) -> Offset {
-        self.last_record.load(Ordering::SeqCst)
+        self.last_record.load(Ordering::Acquire)
     }
 
     pub(crate) fn last_store_ms(&self) -> i64 {
-        self.last_store_ms.load(Ordering::SeqCst)
+        self.last_store_ms.load(Ordering::Acquire)
     }
 
     /// Needs the append lock.
     pub(crate) fn set_last_record(&self, start: Offset, store_ms: i64) {
-        self.last_store_ms.store(store_ms, Ordering::SeqCst);
-        self.last_record.store(start, Ordering::SeqCst);
+        // Ordered by the store of the end that follows.
+        self.last_store_ms.store(store_ms, Ordering::Release);
+        self.last_record.store(start, Ordering::Release);
     }
 
     pub(crate) fn lock_tail(&self) -> MutexGuard<'_, Tail> {

@@ -10,20 +10,30 @@ use crate::record::Record;
 
 #[derive(Default)]
 pub(crate) struct QueueOffsets {
+    /// Where a topic stands in `queues`.
+    topics: HashMap<Box<str>, usize>,
     /// Few queues per topic: a sorted list beats a second hash.
-    topics: HashMap<Box<str>, Vec<(i32, i64)>>,
+    queues: Vec<(Box<str>, Vec<(i32, i64)>)>,
+    /// The place of the topic asked for last; the next message is often of the same one, and
+    /// comparing two names is cheaper than a hash that no client can make collide.
+    last: usize,
 }
 
 impl QueueOffsets {
     /// The next offset of the queue, to be read and moved.
     pub(crate) fn next(&mut self, topic: &str, queue_id: i32) -> &mut i64 {
-        if !self.topics.contains_key(topic) {
-            self.topics.insert(topic.into(), Vec::new());
+        let known = self.queues.get(self.last);
+        if known.is_none_or(|(name, _)| **name != *topic) {
+            self.last = match self.topics.get(topic) {
+                Some(place) => *place,
+                None => {
+                    self.topics.insert(topic.into(), self.queues.len());
+                    self.queues.push((topic.into(), Vec::new()));
+                    self.queues.len() - 1
+                }
+            };
         }
-        let queues = self
-            .topics
-            .get_mut(topic)
-            .expect("the topic was put in above");
+        let queues = &mut self.queues[self.last].1;
         let place = match queues.binary_search_by_key(&queue_id, |(id, _)| *id) {
             Ok(place) => place,
             Err(place) => {

@@ -8,9 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::Error;
 use crate::position::{MAX_OFFSET, Offset};
-use crate::record::{
-    FILLER_MIN_LEN, Message, Stamp, encode_into, encoded_len, sys_flag, write_filler,
-};
+use crate::record::{FILLER_MIN_LEN, Message, Planned, Stamp, encoded_len, sys_flag, write_filler};
 use crate::region::Writer;
 use crate::segment::Segment;
 
@@ -36,9 +34,15 @@ impl CommitLog {
     pub(crate) fn append(
         &self,
         messages: &[Message<'_>],
-        mut stored: impl FnMut(Appended),
+        stored: impl FnMut(Appended),
     ) -> Result<(), Error> {
         let options = self.settings.encode;
+        let plan = |message| Planned::new(message, options);
+        if let [message] = messages {
+            // Everything but the copy is done before the lock.
+            let planned = plan(message).map_err(Error::Message)?;
+            return self.append_planned(planned.len(), std::iter::once(planned), stored);
+        }
         let mut total = 0;
         for message in messages {
             total += encoded_len(message, options).map_err(Error::Message)?;
@@ -46,6 +50,20 @@ impl CommitLog {
         if total == 0 {
             return Ok(());
         }
+        let planned = messages
+            .iter()
+            .map(|message| plan(message).expect("measured above"));
+        self.append_planned(total, planned, stored)
+    }
+
+    /// Appends records of `total` bytes together.
+    fn append_planned<'m>(
+        &self,
+        total: usize,
+        records: impl Iterator<Item = Planned<'m>>,
+        mut stored: impl FnMut(Appended),
+    ) -> Result<(), Error> {
+        let now_ms = now_ms();
         let mut guard = self.lock_tail();
         let tail = &mut *guard;
         if let Some(why) = tail.refused {
@@ -57,16 +75,14 @@ impl CommitLog {
                 why: "the next queue offsets are not known",
             });
         };
-        let store_timestamp_ms = now_ms().max(self.last_store_ms());
+        // Whoever was first at the clock may be last at the lock.
+        let store_timestamp_ms = now_ms.max(self.last_store_ms());
         let mut at = self.end();
         let mut last = at;
         let mut slot = writer.tail_mut();
-        for message in messages {
-            let len = match messages {
-                [_] => total,
-                _ => encoded_len(message, options).expect("measured above"),
-            };
-            let (out, rest) = slot.split_at_mut(len);
+        for record in records {
+            let message = record.message();
+            let (out, rest) = slot.split_at_mut(record.len());
             slot = rest;
             let mut queue_offset = 0;
             if sys_flag::takes_queue_offset(message.sys_flag) {
@@ -79,8 +95,8 @@ impl CommitLog {
                 physical_offset: at,
                 store_timestamp_ms,
             };
-            encode_into(out, message, stamp, options).expect("measured above");
-            let end = at + len as u64;
+            record.write(out, stamp);
+            let end = at + record.len() as u64;
             last = at;
             stored(Appended {
                 offset: at,

@@ -123,15 +123,60 @@ pub fn encode_into(
     stamp: Stamp,
     options: EncodeOptions,
 ) -> Result<(), MessageError> {
-    let plan = Plan::new(message, options)?;
-    assert_eq!(out.len(), plan.len, "the slot was not made for this record");
-    assert!(
-        stamp.physical_offset <= MAX_OFFSET,
-        "no such offset: {}",
-        stamp.physical_offset
-    );
-    plan.write(out, message, stamp, options);
+    Planned::new(message, options)?.write(out, stamp);
     Ok(())
+}
+
+/// A message that can be a record, with all of it worked out that does not depend on its place: what
+/// may be done before the append lock.
+pub(crate) struct Planned<'m> {
+    message: &'m Message<'m>,
+    options: EncodeOptions,
+    plan: Plan<'m>,
+    body_crc: i32,
+}
+
+impl<'m> Planned<'m> {
+    /// Measures `message` and computes the CRC of its body; fails as [`encoded_len`] does.
+    #[inline]
+    pub(crate) fn new(
+        message: &'m Message<'m>,
+        options: EncodeOptions,
+    ) -> Result<Self, MessageError> {
+        Ok(Self {
+            message,
+            options,
+            plan: Plan::new(message, options)?,
+            body_crc: masked_crc(message.body),
+        })
+    }
+
+    /// Bytes of the record.
+    pub(crate) fn len(&self) -> usize {
+        self.plan.len
+    }
+
+    pub(crate) fn message(&self) -> &'m Message<'m> {
+        self.message
+    }
+
+    /// Writes the record into `out`, which must have exactly [`Self::len`] bytes; panics as
+    /// [`encode_into`] does.
+    #[inline]
+    pub(crate) fn write(&self, out: &mut [u8], stamp: Stamp) {
+        assert_eq!(
+            out.len(),
+            self.plan.len,
+            "the slot was not made for this record"
+        );
+        assert!(
+            stamp.physical_offset <= MAX_OFFSET,
+            "no such offset: {}",
+            stamp.physical_offset
+        );
+        self.plan
+            .write(out, self.message, self.body_crc, stamp, self.options);
+    }
 }
 
 /// Fills `out`, the rest of a segment, with a filler: size, magic, zeros.
@@ -227,7 +272,14 @@ impl<'a> Plan<'a> {
         bits
     }
 
-    fn write(&self, out: &mut [u8], message: &Message<'_>, stamp: Stamp, options: EncodeOptions) {
+    fn write(
+        &self,
+        out: &mut [u8],
+        message: &Message<'_>,
+        body_crc: i32,
+        stamp: Stamp,
+        options: EncodeOptions,
+    ) {
         let magic = if self.v2 {
             RECORD_MAGIC_V2
         } else {
@@ -236,7 +288,7 @@ impl<'a> Plan<'a> {
         let head = Head {
             total_size: I32::new(int(self.len)),
             magic: I32::new(magic),
-            body_crc: I32::new(masked_crc(message.body)),
+            body_crc: I32::new(body_crc),
             queue_id: I32::new(message.queue_id),
             flag: I32::new(message.flag),
             queue_offset: I64::new(stamp.queue_offset),
@@ -286,12 +338,14 @@ struct Slot<'a> {
 }
 
 impl Slot<'_> {
+    #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let end = self.at + bytes.len();
         self.out[self.at..end].copy_from_slice(bytes);
         self.at = end;
     }
 
+    #[inline]
     fn put_host(&mut self, host: Host) {
         self.at += host.write(&mut self.out[self.at..]);
     }

@@ -88,6 +88,7 @@ pub(super) struct Host {
 }
 
 impl Host {
+    #[inline]
     pub(super) fn new(address: SocketAddr) -> Self {
         Self {
             ip: address.ip().to_canonical(),
@@ -107,6 +108,7 @@ impl Host {
     }
 
     /// Writes address and port to the front of `out` and returns how many bytes that were.
+    #[inline]
     pub(super) fn write(self, out: &mut [u8]) -> usize {
         let len = self.len();
         let (address, port) = out[..len].split_at_mut(len - 4);
