@@ -241,8 +241,11 @@ impl Inspection {
         let mut tell_at = file.base;
         let limit = file.base + file.len;
         let check = |_| CheckOptions::CHECKSUMS;
-        let (end, stop) = walk(bytes, file.base, limit, check, |item| {
+        let (end, mut stop) = walk(bytes, file.base, limit, check, |item| {
             if let Item::Record(record) = item {
+                if record.property_crc_is_damaged() {
+                    return false;
+                }
                 self.messages += 1;
                 if record.physical_offset() >= tell_at {
                     progress(record.physical_offset());
@@ -254,6 +257,9 @@ impl Inspection {
             }
             true
         });
+        if stop == Stop::Asked {
+            stop = Stop::Bad("a bit of the property CRC itself has changed".to_owned());
+        }
         let empty = end == file.base && stop == Stop::Empty;
         if empty && !self.segments.is_empty() {
             self.prepared.push(file.path.clone());

@@ -159,3 +159,27 @@ pub(super) fn trailing_crc(properties: &[u8]) -> Option<[u8; PROPERTY_CRC_DIGITS
     let digits = <[u8; PROPERTY_CRC_DIGITS]>::try_from(digits).ok()?;
     digits.iter().all(u8::is_ascii_digit).then_some(digits)
 }
+
+/// Whether `properties` end in a property CRC with exactly one bit wrong, so that [`trailing_crc`] does
+/// not see it.
+pub(super) fn looks_like_damaged_crc(properties: &[u8]) -> bool {
+    let Some(found) = properties.last_chunk::<PROPERTY_CRC_LEN>() else {
+        return false;
+    };
+    let (name, rest) = found.split_at(PROPERTY_CRC_NAME.len());
+    let (digits, last) = rest[1..].split_at(PROPERTY_CRC_DIGITS);
+    let fixed = [
+        (name, PROPERTY_CRC_NAME),
+        (&rest[..1], &[NAME_VALUE_SEPARATOR][..]),
+        (last, &[PROPERTY_SEPARATOR][..]),
+    ];
+    let wrong_bits = |(found, meant): (&[u8], &[u8])| -> u32 {
+        let pairs = found.iter().zip(meant);
+        pairs
+            .map(|(found, meant)| (found ^ meant).count_ones())
+            .sum()
+    };
+    let no_digits = digits.iter().filter(|byte| !byte.is_ascii_digit()).count();
+    let wrong = fixed.into_iter().map(wrong_bits).sum::<u32>();
+    (wrong == 1 && no_digits == 0) || (wrong == 0 && no_digits == 1)
+}

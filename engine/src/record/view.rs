@@ -16,7 +16,7 @@ use super::error::{BadRecord, RecordError};
 use super::layout::{
     FILLER_MAGIC, FILLER_MIN_LEN, HEAD_LEN, Head, Host, MIN_RECORD_LEN, PROPERTY_CRC_LEN, Prefix,
     RECORD_MAGIC_V1, RECORD_MAGIC_V2, TAIL_LEN, Tail, V4_HOST_LEN, V6_HOST_LEN, crc_digits,
-    masked_crc, trailing_crc,
+    looks_like_damaged_crc, masked_crc, trailing_crc,
 };
 use super::{Message, message_id, sys_flag};
 
@@ -267,6 +267,12 @@ impl<'a> Record<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the record ends in what was a property CRC before a bit of it changed: the rest of
+    /// the twenty bytes is as it is written, but a reader no longer finds a CRC there.
+    pub(crate) fn property_crc_is_damaged(&self) -> bool {
+        looks_like_damaged_crc(self.properties)
     }
 
     /// The whole record as it lies in the log.
