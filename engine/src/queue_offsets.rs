@@ -8,12 +8,15 @@ use std::collections::HashMap;
 
 use crate::record::Record;
 
+/// A name, and its queues with the next offset of each, by queue id.
+type Topic = (Box<str>, Vec<(i32, i64)>);
+
 #[derive(Default)]
 pub(crate) struct QueueOffsets {
     /// Where a topic stands in `queues`.
     topics: HashMap<Box<str>, usize>,
     /// Few queues per topic: a sorted list beats a second hash.
-    queues: Vec<(Box<str>, Vec<(i32, i64)>)>,
+    queues: Vec<Topic>,
     /// The place of the topic asked for last; the next message is often of the same one, and
     /// comparing two names is cheaper than a hash that no client can make collide.
     last: usize,
