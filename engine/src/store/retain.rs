@@ -110,10 +110,19 @@ impl Store {
         tick: &RetentionTick,
     ) -> Result<Retained, Error> {
         let shared = &*self.shared;
-        let mut role = shared.role.lock();
         shared.check_usable()?;
         let level = policy.level(tick.disk);
         shared.set_disk_full(policy, tick.disk);
+        // What goes must be in the queues for good, or an open after a crash would look for it. Before
+        // the role lock is taken: no change of role is to wait for a sync. A cut may come in between.
+        let wanted = shared.candidates(policy.batch_max).is_ok_and(|candidates| {
+            decide(&shared.situation(policy, *tick, &candidates)) != Decision::default()
+        });
+        if wanted {
+            shared.sync_queues()?;
+        }
+        let mut role = shared.role.lock();
+        shared.check_usable()?;
         let look = tick.due || level >= DiskLevel::Clean || !role.saved_looked_at;
         let mut saved = Vec::new();
         if look {
@@ -208,24 +217,16 @@ impl Shared {
         freed: u64,
     ) -> Result<Decision, Error> {
         let candidates = self.candidates(policy.batch_max)?;
-        let wish = |safe, pinned| Situation {
-            policy,
-            tick,
-            candidates: &candidates,
-            end: self.log.end(),
-            safe,
-            pinned,
-            freed,
-        };
-        if decide(&wish(Offset::MAX, None)) == Decision::default() {
-            return Ok(Decision::default());
-        }
-        // What goes must be in the queues for good, or an open after a crash would look for it.
-        self.sync_queues()?;
+        let situation = self.situation(policy, tick, &candidates);
         let safe = self.safe_to_remove();
         let pins = self.pins.0.lock();
         let pinned = pins.first_key_value().map(|(offset, _)| *offset);
-        let decision = decide(&wish(safe, pinned));
+        let decision = decide(&Situation {
+            safe,
+            pinned,
+            freed,
+            ..situation
+        });
         if let Some(last) = candidates[..decision.count].last() {
             let min = last.limit;
             let passed_over = pinned.into_iter().chain(tick.slaves_need);
@@ -240,6 +241,24 @@ impl Shared {
             self.log.retire_below(min);
         }
         Ok(decision)
+    }
+
+    /// What there is, as if nothing but the policy kept a segment.
+    fn situation<'a>(
+        &self,
+        policy: &'a RetentionPolicy,
+        tick: RetentionTick,
+        candidates: &'a [Candidate],
+    ) -> Situation<'a> {
+        Situation {
+            policy,
+            tick,
+            candidates,
+            end: self.log.end(),
+            safe: Offset::MAX,
+            pinned: None,
+            freed: 0,
+        }
     }
 
     /// Below it everything is confirmed, durable, and in the consume queues by a mark on disk.
