@@ -27,8 +27,8 @@ pub use roles::RoleOutcome;
 pub use runtime_info::{ClientInfo, ConnectionInfo, HaRuntimeInfo, JoinInfo, RoleInfo};
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,6 +49,10 @@ use term::{Placed, Terms, Token};
 /// A loop looks at its clock at least so often.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+const MASTER_THREAD: &str = "epochlog-master";
+const SLAVE_THREAD: &str = "epochlog-slave";
+const FLUSH_THREAD: &str = "epochlog-flush";
+
 /// What the service and its threads share.
 struct Core {
     store: Arc<Store>,
@@ -59,6 +63,8 @@ struct Core {
     flusher: Flusher,
     role: Mutex<RoleInfo>,
     shut_down: AtomicBool,
+    /// Why the first of the threads ended before it was told to.
+    stopped: OnceLock<String>,
 }
 
 /// Replicates one store: as master to any number of slaves, as slave from its master.
@@ -77,24 +83,34 @@ impl HaService {
     /// [`Error::Setting`], [`Error::Listen`], [`Error::Transport`], [`Error::Thread`].
     pub fn start(store: Arc<Store>, config: HaConfig) -> Result<Self, Error> {
         config.check()?;
-        let mut fanout: MasterTransport = config.transport.open(config.transport_config.clone())?;
+        let fanout: MasterTransport = config.transport.open(config.transport_config.clone())?;
         // Where the ring is refused once it is refused twice: one warning is enough.
         let slave_kind = match (config.transport, config.slave_transport, fanout.name()) {
             (TransportKind::Auto, TransportKind::Auto, "std") => TransportKind::Std,
             (_, kind, _) => kind,
         };
         let follower: SlaveTransport = slave_kind.open(config.transport_config.clone())?;
+        Self::start_on(store, config, fanout, follower)
+    }
+
+    fn start_on(
+        store: Arc<Store>,
+        config: HaConfig,
+        mut fanout: MasterTransport,
+        follower: SlaveTransport,
+    ) -> Result<Self, Error> {
         let addr = config.listen;
         let listen_addr = fanout
             .listen(addr)
             .map_err(|source| Error::Listen { addr, source })?;
         let core = Arc::new(Core {
             terms: Terms::new(config.min_in_sync_replicas, config.max_waiting_writes),
-            fanout: Mailbox::new("epochlog-master", fanout.waker()),
-            follower: Mailbox::new("epochlog-slave", follower.waker()),
+            fanout: Mailbox::new(MASTER_THREAD, fanout.waker()),
+            follower: Mailbox::new(SLAVE_THREAD, follower.waker()),
             flusher: Flusher::default(),
             role: Mutex::new(RoleInfo::Fenced),
             shut_down: AtomicBool::new(false),
+            stopped: OnceLock::new(),
             store,
             config,
         });
@@ -113,22 +129,43 @@ impl HaService {
             threads: Mutex::default(),
         };
         let master = Fanout::new(Arc::clone(&core), fanout);
-        service.spawn("epochlog-master", move || master.run())?;
+        service.spawn(MASTER_THREAD, move || master.run())?;
         let slave = Follower::new(Arc::clone(&core), follower);
-        service.spawn("epochlog-slave", move || slave.run())?;
-        service.spawn("epochlog-flush", move || flusher::run(&core))?;
+        service.spawn(SLAVE_THREAD, move || slave.run())?;
+        service.spawn(FLUSH_THREAD, move || flusher::run(&core))?;
         let broker_id = service.core.config.broker_id;
         tracing::info!(%listen_addr, broker_id, "replication is up");
         Ok(service)
     }
 
     fn spawn(&self, name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let core = Arc::clone(&self.core);
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(body);
+            .spawn(move || {
+                // Runs also when the body panics.
+                let _ends = Ends { core, name };
+                body();
+            });
         let thread = thread.map_err(|source| Error::Thread { name, source })?;
         self.threads.lock().push(thread);
         Ok(())
+    }
+
+    /// Whether every thread of replication runs: false after [`HaService::shutdown`], and after a
+    /// failure of the transport or of a thread. Then nothing is written or acknowledged any more,
+    /// and the process is to be started again; [`HaService::stopped_because`] says why.
+    pub fn is_running(&self) -> bool {
+        self.stopped_because().is_none()
+    }
+
+    /// Why replication has stopped; none while it runs.
+    pub fn stopped_because(&self) -> Option<String> {
+        if let Some(why) = self.core.stopped.get() {
+            return Some(why.clone());
+        }
+        let shut_down = self.core.shut_down.load(Ordering::SeqCst);
+        shut_down.then(|| "the replication service is shut down".to_owned())
     }
 
     /// The store being replicated.
@@ -350,9 +387,40 @@ impl Core {
         self.fanout.post(fanout::Order::Reset(done));
     }
 
-    /// The master's thread has ended: slaves cannot be served, acks cannot come in.
-    fn lost_thread(&self) {
+    /// A thread has ended by itself: what it did is not done any more, so nothing is promised.
+    fn lost_thread(&self, name: &'static str, why: &str) {
+        // The first reason is the one to tell.
+        let _ = self.stopped.set(format!(
+            "thread {name} has ended ({why}); restart this broker"
+        ));
         self.store.fence();
         self.terms.end(UnknownReason::ShutDown);
     }
 }
+
+/// Tells that a thread has ended, however it did.
+struct Ends {
+    core: Arc<Core>,
+    name: &'static str,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let core = &self.core;
+        if !core.shut_down.load(Ordering::SeqCst) {
+            tracing::error!(
+                thread = self.name,
+                "a thread of replication has ended; this node is fenced"
+            );
+            core.lost_thread(self.name, "it panicked");
+        }
+        match self.name {
+            MASTER_THREAD => core.fanout.close(),
+            SLAVE_THREAD => core.follower.close(),
+            _ => (),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -62,8 +62,9 @@ pub struct Joined {
     /// Where the overlap check begins; none skips it. Never 0, which a master reads as "new
     /// replica", unless the whole log is compared.
     pub overlap_from: Option<Offset>,
-    /// Where the common epoch begins: the overlap check can go no further back.
-    pub epoch_start: Offset,
+    /// The overlap check can go no further back: the start of the last record before the common
+    /// epoch, or the log's first offset if there is none.
+    pub overlap_floor: Offset,
 }
 
 #[derive(Debug)]
@@ -299,7 +300,7 @@ impl SlaveConnection {
                 self.close(SlaveClose::Differs { point, record });
                 self.actions.push_back(SlaveAction::Cut(at));
             }
-            (None, Some(further)) if from > transfer.epoch_start() => {
+            (None, Some(further)) if from > transfer.overlap_floor() => {
                 self.lookback = further;
                 self.close(SlaveClose::Differs { point, record });
             }

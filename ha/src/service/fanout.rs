@@ -13,7 +13,7 @@ use epochlog_engine::{LogSlice, Offset};
 
 use super::clock::{Rate, now_ms, until};
 use super::runtime_info::ConnectionInfo;
-use super::{Core, LONGEST_WAIT};
+use super::{Core, LONGEST_WAIT, MASTER_THREAD};
 use crate::batch::{CursorError, LogBounds};
 use crate::frame::SlaveFrameDecoder;
 use crate::master::{Heard, MasterClose, MasterConnection, MasterLog, MasterSend};
@@ -87,7 +87,7 @@ impl Fanout {
                 .wait(until(due, now, LONGEST_WAIT), &mut events)
             {
                 tracing::error!(%error, "the transport of the master has failed");
-                self.core.lost_thread();
+                self.core.lost_thread(MASTER_THREAD, &error.to_string());
                 return;
             }
             let now = now_ms();

@@ -17,7 +17,7 @@ use epochlog_engine::{Epoch, ReceiveWindow};
 
 use super::clock::{now_ms, until};
 use super::runtime_info::ClientInfo;
-use super::{Core, LONGEST_WAIT};
+use super::{Core, LONGEST_WAIT, SLAVE_THREAD};
 use crate::transport::{Close, Event, Transport, Window};
 use following::Following;
 
@@ -89,6 +89,7 @@ impl Follower {
                 .wait(until(due, now, LONGEST_WAIT), &mut events)
             {
                 tracing::error!(%error, "the transport of the slave has failed");
+                self.core.lost_thread(SLAVE_THREAD, &error.to_string());
                 return;
             }
             for event in events.drain(..) {

@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The queue of one thread.
 pub(super) struct Mailbox<C> {
     name: &'static str,
-    orders: Mutex<Vec<C>>,
+    /// None once the thread has ended.
+    orders: Mutex<Option<Vec<C>>>,
     waker: Waker,
 }
 
@@ -22,7 +23,7 @@ impl<C> Mailbox<C> {
     pub(super) fn new(name: &'static str, waker: Waker) -> Self {
         Self {
             name,
-            orders: Mutex::new(Vec::new()),
+            orders: Mutex::new(Some(Vec::new())),
             waker,
         }
     }
@@ -33,7 +34,10 @@ impl<C> Mailbox<C> {
     }
 
     pub(super) fn post(&self, order: C) {
-        self.orders.lock().push(order);
+        match &mut *self.orders.lock() {
+            Some(orders) => orders.push(order),
+            None => return,
+        }
         self.wake();
     }
 
@@ -45,8 +49,50 @@ impl<C> Mailbox<C> {
             .map_err(|_| Error::ThreadGone { name: self.name })
     }
 
+    /// The thread has ended: whoever waits for an answer, or will, is told so at once.
+    pub(super) fn close(&self) {
+        let orders = self.orders.lock().take();
+        drop(orders);
+    }
+
     /// Everything posted since the last call, in order.
     pub(super) fn take(&self) -> Vec<C> {
-        std::mem::take(&mut *self.orders.lock())
+        self.orders
+            .lock()
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn an_order_to_a_thread_that_has_ended_is_answered_at_once() {
+        let mailbox = Mailbox::new("some-thread", Waker::noop().clone());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| mailbox.ask(|tell: Sender<()>| tell));
+            while mailbox.orders.lock().as_ref().is_some_and(Vec::is_empty) {
+                std::thread::yield_now();
+            }
+            let began = Instant::now();
+            mailbox.close();
+            let before = waiting.join().unwrap();
+            let after = mailbox.ask(|tell: Sender<()>| tell);
+            for gone in [before, after] {
+                assert!(matches!(
+                    gone,
+                    Err(Error::ThreadGone {
+                        name: "some-thread"
+                    })
+                ));
+            }
+            assert!(began.elapsed() < PATIENCE / 2);
+            assert!(mailbox.take().is_empty());
+        });
     }
 }

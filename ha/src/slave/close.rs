@@ -79,10 +79,11 @@ pub enum SlaveClose {
         /// The start of the first record that differs, if it was found.
         record: Option<Offset>,
     },
-    /// They differ all the way down.
+    /// They differ already before the common epoch, or from the log's first record on.
     #[error(
-        "this log differs from the master's from the start of the common epoch at {from}; discard \
-         this replica's log with `epochlog repair resync STORE_DIR`"
+        "this log differs from the master's already in the record at {from}, before or at the start \
+         of everything that the epochs call common; check that the master belongs to this group, \
+         then discard this replica's log with `epochlog repair resync STORE_DIR`"
     )]
     DiffersThroughout {
         /// Where the comparison began.

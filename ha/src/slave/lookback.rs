@@ -14,7 +14,8 @@ pub enum Lookback {
     LastRecord,
     /// So many bytes before the point.
     Bytes(u64),
-    /// To the start of the common epoch.
+    /// To the last record before the common epoch, so that a difference from the epoch's first byte
+    /// on is seen to begin there.
     EpochStart,
 }
 
@@ -32,8 +33,8 @@ impl Lookback {
         }
     }
 
-    /// Where the comparison begins: not below `floor` (the start of the common epoch, or the log's
-    /// first offset if that is higher). `last_record` is asked for the start of the last record
+    /// Where the comparison begins: not below `floor` (the last record before the common epoch, or
+    /// the log's first offset if there is none). `last_record` is asked for the start of the last record
     /// before the point. None skips the check: there is nothing to compare, or the last record
     /// starts at 0, which a report cannot say.
     pub fn begin(

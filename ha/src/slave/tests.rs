@@ -73,7 +73,7 @@ fn joined(end: Offset, last: (u32, Offset)) -> Joined {
         is_empty: end == 0,
         last_epoch: Some(entry(last.0, last.1)),
         overlap_from: None,
-        epoch_start: last.1,
+        overlap_floor: last.1,
     }
 }
 
@@ -411,7 +411,7 @@ fn bytes_that_differ_send_the_check_further_back_until_the_first_is_found() {
     assert_eq!(actions(&mut s), [SlaveAction::Cut(80)]);
     assert_eq!(again(&mut s), Lookback::LastRecord);
 
-    // Differing from the very start of the common epoch leaves nothing to go back to.
+    // Differing from the lowest place of all leaves nothing to go back to.
     s.decided(
         Joined {
             overlap_from: Some(50),

@@ -14,7 +14,7 @@ const HEARTBEATS_UNSERVED: u32 = 3;
 pub(super) struct Transfer {
     point: Offset,
     overlap_from: Offset,
-    epoch_start: Offset,
+    overlap_floor: Offset,
     /// Compared up to here; equal to `point` when the check is over.
     compared_end: Offset,
     received_end: Offset,
@@ -41,13 +41,13 @@ impl Transfer {
             is_empty,
             last_epoch,
             overlap_from,
-            epoch_start,
+            overlap_floor,
         } = joined;
         let overlap_from = overlap_from.unwrap_or(end);
         Self {
             point: end,
             overlap_from,
-            epoch_start,
+            overlap_floor,
             compared_end: overlap_from,
             received_end: end,
             published_end: end,
@@ -70,8 +70,8 @@ impl Transfer {
         self.overlap_from
     }
 
-    pub(super) fn epoch_start(&self) -> Offset {
-        self.epoch_start
+    pub(super) fn overlap_floor(&self) -> Offset {
+        self.overlap_floor
     }
 
     /// Says where to begin, at once.

@@ -35,6 +35,63 @@ fn a_log_that_differs_under_equal_epochs_is_cut_at_the_first_difference() {
     assert_eq!(saved, 1, "what was cut at {agree} is kept");
 }
 
+#[test]
+fn a_log_that_differs_from_an_epochs_first_byte_on_is_cut_at_the_epochs_start() {
+    let (a, b) = (Node::new(1, KIND), Node::new(2, KIND));
+    a.lead(1, &[1, 2]);
+    b.follow(1, &a);
+    let kept = a.write_all(20, AckPolicy::AllInSync);
+    let fork = a.store.end_offset();
+    b.ha.shutdown();
+    let b = b.restarted();
+    // Both wrote epoch 2 from the same place, as after a list that a master told wrongly.
+    a.lead(2, &[1]);
+    b.lead(2, &[2]);
+    for _ in 0..3 {
+        b.write(b"gone", AckPolicy::Local);
+        a.write(b"here", AckPolicy::Local);
+    }
+    a.write_all(10, AckPolicy::Local);
+    assert_eq!(a.store.epochs(), b.store.epochs());
+    let first = first_difference(&a, &b) as u64;
+    assert!((fork..fork + 91).contains(&first), "{first}, {fork}");
+    b.follow(2, &a);
+    assert_equal(&[&a, &b]);
+    assert_holds(&b, &kept);
+    let saved = std::fs::read_dir(b.dir.path().join("truncated")).unwrap();
+    let names: Vec<_> = saved.map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 1);
+    let name = names[0].to_string_lossy().into_owned();
+    assert!(name.ends_with(&format!("-{fork}")), "{name}");
+}
+
+#[test]
+fn a_log_that_differs_from_its_first_byte_on_is_refused() {
+    let (a, b) = (Node::new(1, KIND), Node::new(2, KIND));
+    for node in [&a, &b] {
+        node.lead(1, &[node.id]);
+    }
+    for _ in 0..3 {
+        b.write(b"ours", AckPolicy::Local);
+        a.write(b"anothers", AckPolicy::Local);
+    }
+    a.write_all(10, AckPolicy::Local);
+    b.follow(1, &a);
+    let before = b.bytes();
+    wait_until(
+        || format!("{:#?}", b.ha.runtime_info()),
+        || {
+            let client = b.ha.runtime_info().client;
+            client.is_some_and(|client| {
+                client
+                    .last_close
+                    .is_some_and(|why| why.contains("differs from the master's already"))
+            })
+        },
+    );
+    assert_eq!(b.bytes(), before);
+}
+
 fn first_difference(a: &Node, b: &Node) -> usize {
     let (a, b) = (a.bytes(), b.bytes());
     a.iter().zip(&b).position(|(a, b)| a != b).unwrap()

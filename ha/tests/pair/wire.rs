@@ -7,7 +7,7 @@ use epochlog_ha::{
     Decision, FrameFromSlave, HandshakeAnswerForm, Heard, Joined, MasterConnection,
     MasterConnectionConfig, MasterFrameDecoder, MasterLog, MasterSend, MasterSide, SlaveAction,
     SlaveConnection, SlaveConnectionConfig, SlaveFrameDecoder, SlaveHandshake, SlaveIdentity,
-    SlaveSide, Why, decide,
+    SlaveSide, decide,
 };
 
 use crate::node::{Node, RECORD_LEN, SEGMENT_SIZE};
@@ -230,23 +230,17 @@ impl Wire {
                 assert!(node.window.is_empty());
                 self.master_epochs = EpochList::from_entries(answer.entries).unwrap();
                 let decision = self.decide(node, answer.end);
-                let Decision {
-                    point, epochs, why, ..
-                } = decision;
+                let Decision { point, epochs, .. } = decision;
                 node.log.truncate(usize::try_from(point).unwrap());
                 node.epochs = epochs;
                 node.check_labels();
-                let epoch_start = match why {
-                    Why::EmptyLog => 0,
-                    Why::CommonEpoch(found) => found.entry.start,
-                };
                 let last = point.checked_sub(RECORD_LEN as u64);
                 let joined = Joined {
                     end: point,
                     is_empty: point == 0,
                     last_epoch: node.epochs.last(),
                     overlap_from: lookback.begin(point, 0, || last),
-                    epoch_start,
+                    overlap_floor: 0,
                 };
                 self.slave.decided(joined, now);
             }

@@ -129,28 +129,24 @@ fn joined(decision: &Decision, lookback: Lookback, core: &Core) -> Result<Joined
         Why::EmptyLog => point,
         Why::CommonEpoch(found) => found.entry.start,
     };
-    let mut unreadable = None;
-    // The last record may lie in an older epoch than the common one, which it then precedes.
-    let floor = match lookback {
+    let epoch_start = epoch_start.max(min);
+    let before = |offset| store.record_start_before(offset).map_err(log_refuses);
+    let overlap_floor = match lookback {
+        // It is far away in most logs, and not asked for unless something differs.
         Lookback::LastRecord => min,
-        _ => epoch_start.max(min),
+        _ => before(epoch_start)?.unwrap_or(epoch_start),
     };
-    let overlap_from = lookback.begin(point, floor, || {
-        store.record_start_before(point).unwrap_or_else(|error| {
-            unreadable = Some(error);
-            None
-        })
-    });
-    match unreadable {
-        Some(error) => Err(log_refuses(error)),
-        None => Ok(Joined {
-            end: point,
-            is_empty: point == min,
-            last_epoch: decision.epochs.last(),
-            overlap_from,
-            epoch_start: epoch_start.max(min),
-        }),
-    }
+    let last_record = match lookback {
+        Lookback::LastRecord => before(point)?,
+        _ => None,
+    };
+    Ok(Joined {
+        end: point,
+        is_empty: point == min,
+        last_epoch: decision.epochs.last(),
+        overlap_from: lookback.begin(point, overlap_floor, || last_record),
+        overlap_floor,
+    })
 }
 
 /// The start of the record (or filler) that holds the byte at `offset`.
