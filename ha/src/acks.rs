@@ -31,7 +31,7 @@ pub enum Durability {
     #[default]
     Memory,
     /// The master's copy is on disk. A replica's counts as it reports it: an epochlog slave in
-    /// durable mode reports what is on its disk, every other one what is in its memory.
+    /// durable mode also reports what is on its disk, every other one what is in its memory.
     Flushed,
 }
 
@@ -151,11 +151,11 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// Ends every waiter whose copies are complete: those up to `acked_by(policy)`, and for
-    /// [`Durability::Flushed`] also up to the master's own `flushed` offset.
+    /// Ends every waiter whose copies are complete: those up to `acked_by` of their policy and durability,
+    /// and for [`Durability::Flushed`] also up to the master's own `flushed` offset.
     pub fn release(
         &mut self,
-        acked_by: impl Fn(AckPolicy) -> Offset,
+        acked_by: impl Fn(AckPolicy, Durability) -> Offset,
         flushed: Offset,
         mut done: impl FnMut(T),
     ) {
@@ -163,9 +163,10 @@ impl<T> Waiters<T> {
             if lane.waiting.is_empty() {
                 continue;
             }
+            let acked = acked_by(lane.policy, lane.durability);
             let limit = match lane.durability {
-                Durability::Memory => acked_by(lane.policy),
-                Durability::Flushed => acked_by(lane.policy).min(flushed),
+                Durability::Memory => acked,
+                Durability::Flushed => acked.min(flushed),
             };
             while lane.waiting.front().is_some_and(|(end, ..)| *end <= limit) {
                 if let Some((_, _, token)) = lane.waiting.pop_front() {
@@ -180,7 +181,7 @@ impl<T> Waiters<T> {
     pub fn expire(
         &mut self,
         now_ms: u64,
-        acked_by: impl Fn(AckPolicy) -> Offset,
+        acked_by: impl Fn(AckPolicy, Durability) -> Offset,
         mut done: impl FnMut(T, UnknownReason),
     ) {
         if now_ms < self.earliest_ms {
@@ -188,7 +189,7 @@ impl<T> Waiters<T> {
         }
         self.earliest_ms = u64::MAX;
         for lane in &mut self.lanes {
-            let acked = acked_by(lane.policy);
+            let acked = acked_by(lane.policy, Durability::Memory);
             for _ in 0..lane.waiting.len() {
                 match lane.waiting.pop_front() {
                     Some((end, deadline_ms, token)) if deadline_ms <= now_ms => {

@@ -12,7 +12,7 @@
 
 use epochlog_engine::{Epoch, EpochEntry, EpochList, Offset};
 
-use crate::frame::MAX_BODY_LEN;
+use crate::frame::MAX_EXTENDED_BODY_LEN;
 
 /// How far a log reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl LogBounds {
 pub struct Batch {
     /// Its first byte.
     pub offset: Offset,
-    /// Its length in bytes, 1 to [`MAX_BODY_LEN`].
+    /// Its length in bytes, 1 to [`MAX_EXTENDED_BODY_LEN`].
     pub len: u32,
     /// The epoch all of it belongs to.
     pub epoch: EpochEntry,
@@ -151,7 +151,7 @@ impl TransferCursor {
             .current_transfer_epoch_end_offset
             .unwrap_or(Offset::MAX);
         let until = end.min(epoch_end).min(bounds.segment_end(next));
-        let max_len = max_len.clamp(1, MAX_BODY_LEN);
+        let max_len = max_len.clamp(1, MAX_EXTENDED_BODY_LEN);
         let len = u32::try_from(until - next).map_or(max_len, |len| len.min(max_len));
         Ok((len > 0).then_some(Batch {
             offset: next,
@@ -288,7 +288,7 @@ mod tests {
             end: 1 << 40,
             segment_size: 1 << 33,
         };
-        for (max, expect) in [(0, 1), (1, 1), (u32::MAX, MAX_BODY_LEN)] {
+        for (max, expect) in [(0, 1), (1, 1), (u32::MAX, MAX_EXTENDED_BODY_LEN)] {
             let batch = TransferCursor::at(0)
                 .batch(&epochs, wide, max)
                 .unwrap()

@@ -9,14 +9,13 @@
 //! What is spoken is the form of RocketMQ 5.1.1 and later. Two older forms are options: the address
 //! handshake of 5.0.0 and 5.1.0, and the 36-byte handshake answer of 5.0.0.
 //!
-//! Two places are free for an extension between peers of our own, because Java reads nothing there
-//! but the value 1: the two flags of the slave's handshake (`0xEC00` + capabilities), and the
-//! last-epoch word of the answer (`0x80EC0000` + capabilities, always below -1). A peer that does
-//! not speak the extension takes such a flag as "off", and never receives the second form.
+//! Between peers of our own there is more: see `frame/extension.rs`. Java never sees it.
 
+mod extension;
 mod from_master;
 mod from_slave;
 
+pub use extension::{Capabilities, Extension, FrameChecksum, LogId};
 pub use from_master::{
     FrameFromMaster, HandshakeAnswer, HandshakeAnswerForm, MasterFrameDecoder, TransferHeader,
 };
@@ -28,12 +27,18 @@ use epochlog_engine::{Epoch, MAX_EPOCH, MAX_OFFSET, Offset};
 pub const TRANSFER_HEADER_LEN: usize = 36;
 /// Bytes of the slave's handshake from 5.1.1 on. RocketMQ: `AutoSwitchHAClient`.
 pub const SLAVE_HANDSHAKE_LEN: usize = 16;
+/// The same with its checksum, between peers of our own.
+pub const CHECKED_HEADER_LEN: usize = TRANSFER_HEADER_LEN + 4;
 /// Bytes of the slave's report.
 pub const REPORT_LEN: usize = 12;
+/// Bytes of a report of both offsets, between peers of our own.
+pub const BOTH_OFFSETS_REPORT_LEN: usize = 24;
 /// What a Java slave can take in: header and body of one frame must fit into its read buffer.
 pub const JAVA_SLAVE_BUFFER_LEN: usize = 4 << 20;
 /// The largest body that may follow a transfer header.
 pub const MAX_BODY_LEN: u32 = (4 << 20) - 36;
+/// The same between peers of our own that have agreed on it.
+pub const MAX_EXTENDED_BODY_LEN: u32 = 16 << 20;
 /// Bytes of one epoch entry in the handshake answer.
 const ENTRY_LEN: usize = 12;
 /// The longest address a 5.0/5.1.0 slave sends: its own buffer has room for 50 bytes.
@@ -89,6 +94,16 @@ pub enum FrameError {
         epoch: Epoch,
         /// Its start.
         start: Offset,
+    },
+    /// The bytes are not what the peer sent: something on the way, or in memory, has changed them.
+    #[error("checksum of a {what}: {told:#010x} was sent, the bytes have {own:#010x}")]
+    Checksum {
+        /// Which frame.
+        what: &'static str,
+        /// As the peer sent it.
+        told: u32,
+        /// Of the bytes that came.
+        own: u32,
     },
     /// The address of an old slave's handshake is no text.
     #[error("address of the slave's handshake is not UTF-8")]

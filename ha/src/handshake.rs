@@ -14,6 +14,8 @@ use std::fmt;
 
 use epochlog_engine::{Epoch, EpochEntry, EpochList, Offset};
 
+use crate::frame::LogId;
+
 /// The slave's side.
 #[derive(Clone, Copy, Debug)]
 pub struct SlaveSide<'a> {
@@ -156,6 +158,29 @@ pub enum Refusal {
         /// The master's.
         master: Epoch,
     },
+    /// The master's log is another broker set's.
+    #[error(
+        "the master's log is {master}, this replica's {own}: they belong to different broker sets \
+         (brokerClusterName, brokerName); point this replica at a master of its own"
+    )]
+    OtherLog {
+        /// This replica's.
+        own: LogId,
+        /// The master's.
+        master: LogId,
+    },
+    /// The logs are cut into segments of different sizes.
+    #[error(
+        "the master's segments are {master} bytes long, this replica's {own}: set \
+         mappedFileSizeCommitLog to the master's, then discard this replica's log with \
+         `epochlog repair resync STORE_DIR`"
+    )]
+    SegmentSize {
+        /// This replica's.
+        own: u64,
+        /// The master's.
+        master: u64,
+    },
     /// The lists contradict each other below the point.
     #[error(
         "the master's epoch list ({master}) does not continue this replica's ({own}) at {point}; \
@@ -181,6 +206,8 @@ impl Refusal {
             Self::BelowFirstSegment { .. } => "below-first-segment",
             Self::OffRecordBoundary { .. } => "not-a-record-start",
             Self::MasterOlder { .. } => "master-older",
+            Self::OtherLog { .. } => "other-log",
+            Self::SegmentSize { .. } => "segment-size",
             Self::ListsContradict { .. } => "lists-contradict",
         }
     }

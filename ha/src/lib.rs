@@ -18,9 +18,11 @@ pub use acks::{AckPolicy, Durability, Ended, PutStatus, UnknownReason, Waiter, W
 pub use batch::{Batch, CursorError, LogBounds, TransferCursor};
 pub use error::Error;
 pub use frame::{
-    Decoded, FrameError, FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm,
-    JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN, MasterFrameDecoder, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
-    SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TRANSFER_HEADER_LEN, TransferHeader,
+    BOTH_OFFSETS_REPORT_LEN, CHECKED_HEADER_LEN, Capabilities, Decoded, Extension, FrameChecksum,
+    FrameError, FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm,
+    JAVA_SLAVE_BUFFER_LEN, LogId, MAX_BODY_LEN, MAX_EXTENDED_BODY_LEN, MasterFrameDecoder,
+    REPORT_LEN, SLAVE_HANDSHAKE_LEN, SlaveFrameDecoder, SlaveHandshake, SlaveIdentity,
+    TRANSFER_HEADER_LEN, TransferHeader,
 };
 pub use handshake::{
     ConsistentPoint, Decision, MasterSide, Refusal, SlaveSide, Why, decide, find_consistent_point,

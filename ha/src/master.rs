@@ -15,15 +15,22 @@ use epochlog_engine::{Epoch, EpochList, Offset};
 
 use crate::batch::{Batch, CursorError, LogBounds, TransferCursor};
 use crate::frame::{
-    FrameError, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm, SlaveHandshake,
-    SlaveIdentity, TransferHeader,
+    Capabilities, Extension, FrameError, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm,
+    LogId, MAX_BODY_LEN, MAX_EXTENDED_BODY_LEN, SlaveHandshake, SlaveIdentity, TransferHeader,
 };
 
 /// Times and sizes of a master's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MasterConnectionConfig {
-    /// Most bytes of log in one frame. RocketMQ: `haTransferBatchSize`.
+    /// Most bytes of log in one frame to a peer of Java's, and the least that a peer of ours is given
+    /// while it lags. RocketMQ: `haTransferBatchSize`.
     pub transfer_batch_size: u32,
+    /// Most bytes of log in one frame to a peer of ours, which grow with its lag.
+    pub extended_batch_size: u32,
+    /// What this master agrees to when a slave of ours asks; none: it does not know the extension.
+    pub extension: Option<Capabilities>,
+    /// Its log, as told to a slave that asks.
+    pub log_id: LogId,
     /// Something goes out at least so often. RocketMQ: `haSendHeartbeatInterval`.
     pub heartbeat_interval_ms: u64,
     /// A connection that says nothing for longer ends. RocketMQ: `haHousekeepingInterval`.
@@ -136,6 +143,7 @@ impl MasterClose {
     /// A short fixed word for metrics.
     pub fn reason(&self) -> &'static str {
         match self {
+            Self::Frame(FrameError::Checksum { .. }) => "checksum",
             Self::Frame(_) => "illegal-frame",
             Self::ReportTooEarly { .. } => "report-too-early",
             Self::SecondHandshake => "second-handshake",
@@ -161,11 +169,15 @@ pub enum Heard {
     Started {
         /// What it reported; 0 from a new replica.
         offset: Offset,
+        /// How far it is on disk, if acks for the disk wait for that.
+        flushed: Option<Offset>,
     },
     /// A later report.
     Acked {
         /// How far its log reaches.
         offset: Offset,
+        /// How far it is on disk, if acks for the disk wait for that.
+        flushed: Option<Offset>,
     },
 }
 
@@ -199,6 +211,9 @@ pub struct MasterConnection {
     phase: Phase,
     handshake: Option<SlaveHandshake>,
     ack: Option<Offset>,
+    flushed: Option<Offset>,
+    agreed: Capabilities,
+    batch_size: u32,
     opened_ms: u64,
     heard_ms: u64,
     sent_ms: u64,
@@ -216,6 +231,9 @@ impl MasterConnection {
             phase: Phase::Fresh,
             handshake: None,
             ack: None,
+            flushed: None,
+            agreed: Capabilities::NONE,
+            batch_size: config.transfer_batch_size,
             opened_ms: now_ms,
             heard_ms: now_ms,
             sent_ms: now_ms,
@@ -242,6 +260,16 @@ impl MasterConnection {
     /// Whether the handshake was answered, so that the slave acts on what this log was.
     pub fn is_answered(&self) -> bool {
         matches!(self.phase, Phase::Answered | Phase::Transfer(_))
+    }
+
+    /// What both peers do beyond RocketMQ's frames; nothing before the handshake is answered.
+    pub fn agreed(&self) -> Capabilities {
+        self.agreed
+    }
+
+    /// How far the slave's log is on disk, if it says.
+    pub fn flushed(&self) -> Option<Offset> {
+        self.flushed
     }
 
     /// The newest report.
@@ -273,7 +301,10 @@ impl MasterConnection {
     ) -> Result<Heard, MasterClose> {
         match frame {
             FrameFromSlave::Handshake(handshake) => self.on_handshake(handshake),
-            FrameFromSlave::Report(offset) => self.on_report(offset, log),
+            FrameFromSlave::Report(offset) => self.on_report(offset, None, log),
+            FrameFromSlave::ReportBoth { published, flushed } => {
+                self.on_report(published, Some(flushed), log)
+            }
         }
     }
 
@@ -292,14 +323,21 @@ impl MasterConnection {
         }
     }
 
-    fn on_report(&mut self, offset: Offset, log: &MasterLog<'_>) -> Result<Heard, MasterClose> {
+    fn on_report(
+        &mut self,
+        offset: Offset,
+        on_disk: Option<Offset>,
+        log: &MasterLog<'_>,
+    ) -> Result<Heard, MasterClose> {
+        let flushed = on_disk.filter(|_| self.agreed.contains(Capabilities::DURABLE));
         let cursor = match &self.phase {
             Phase::Fresh | Phase::Asked => return Err(MasterClose::ReportTooEarly { offset }),
             Phase::Answered => {
                 let start = self.start_of(offset, log.bounds)?;
                 self.phase = Phase::Transfer(TransferCursor::at(start));
                 self.ack = Some(offset);
-                return Ok(Heard::Started { offset });
+                self.flushed = on_disk;
+                return Ok(Heard::Started { offset, flushed });
             }
             Phase::Transfer(cursor) => cursor,
         };
@@ -311,7 +349,8 @@ impl MasterConnection {
             Some(before) if offset < before => Err(MasterClose::AckFell { offset, before }),
             _ => {
                 self.ack = Some(offset);
-                Ok(Heard::Acked { offset })
+                self.flushed = on_disk.or(self.flushed);
+                Ok(Heard::Acked { offset, flushed })
             }
         }
     }
@@ -402,14 +441,16 @@ impl MasterConnection {
         let send = match &mut self.phase {
             Phase::Fresh | Phase::Answered => None,
             Phase::Asked => {
-                let (end, entries) = (log.bounds.end, log.epochs.entries());
-                let bytes = HandshakeAnswer::encode(end, entries, self.config.answer_form)?;
+                let (bytes, agreed) = answer(&self.config, self.handshake.as_ref(), log)?;
+                self.agreed = agreed;
                 self.phase = Phase::Answered;
                 Some(MasterSend::Handshake(bytes))
             }
             Phase::Transfer(cursor) => {
-                let max_len = self.config.transfer_batch_size;
-                match cursor.batch(log.epochs, log.bounds, max_len)? {
+                let behind = log.bounds.end.saturating_sub(cursor.next());
+                self.batch_size =
+                    next_batch_size(&self.config, self.agreed, self.batch_size, behind);
+                match cursor.batch(log.epochs, log.bounds, self.batch_size)? {
                     Some(batch) => {
                         cursor.advance(&batch);
                         let head = header(batch.offset, batch.len, batch.epoch, log.confirm);
@@ -445,6 +486,56 @@ impl MasterConnection {
             _ => u64::MAX,
         };
         silent.min(other)
+    }
+}
+
+/// The answer to a handshake, and what it agrees to.
+fn answer(
+    config: &MasterConnectionConfig,
+    handshake: Option<&SlaveHandshake>,
+    log: &MasterLog<'_>,
+) -> Result<(Vec<u8>, Capabilities), FrameError> {
+    let (end, entries) = (log.bounds.end, log.epochs.entries());
+    let asked = handshake.and_then(|handshake| handshake.asks);
+    let short = config.answer_form == HandshakeAnswerForm::Short;
+    if let (Some(asked), Some(own), Some(role_epoch), true) =
+        (asked, config.extension, log.serving, short)
+    {
+        let extension = Extension {
+            capabilities: asked.and(own),
+            role_epoch,
+            segment_size: log.bounds.segment_size,
+            log_id: config.log_id,
+        };
+        let bytes = HandshakeAnswer::encode_extended(end, entries, &extension)?;
+        return Ok((bytes, extension.capabilities));
+    }
+    let bytes = HandshakeAnswer::encode(end, entries, config.answer_form)?;
+    Ok((bytes, Capabilities::NONE))
+}
+
+/// How much the next frame may hold: a slave of Java's is given what its buffer is sized for; one of
+/// ours twice as much as before while it is further behind than that, and small frames, which are
+/// published sooner, once it is nearly level.
+fn next_batch_size(
+    config: &MasterConnectionConfig,
+    agreed: Capabilities,
+    before: u32,
+    behind: u64,
+) -> u32 {
+    let least = config.transfer_batch_size.clamp(1, MAX_BODY_LEN);
+    let limit = match agreed {
+        agreed if agreed == Capabilities::NONE => return least,
+        agreed if agreed.contains(Capabilities::LARGE_BODIES) => MAX_EXTENDED_BODY_LEN,
+        _ => MAX_BODY_LEN,
+    };
+    let most = config.extended_batch_size.clamp(least, limit.max(least));
+    if behind > 2 * u64::from(before) {
+        before.saturating_mul(2).clamp(least, most)
+    } else if behind < u64::from(before / 2) {
+        (before / 2).clamp(least, most)
+    } else {
+        before.clamp(least, most)
     }
 }
 

@@ -28,7 +28,10 @@ use std::mem::take;
 
 use epochlog_engine::{EpochEntry, Offset};
 
-use crate::frame::{FrameError, FrameFromMaster, HandshakeAnswer, SlaveHandshake, TransferHeader};
+use crate::frame::{
+    FrameError, FrameFromMaster, HandshakeAnswer, LogId, SlaveHandshake, TransferHeader,
+};
+use crate::handshake::Refusal;
 use transfer::Transfer;
 
 /// Times and identity of a slave.
@@ -36,6 +39,8 @@ use transfer::Transfer;
 pub struct SlaveConnectionConfig {
     /// What the slave says of itself.
     pub handshake: SlaveHandshake,
+    /// This log, if it has a name.
+    pub log_id: LogId,
     /// Bytes of a segment; the master's must be the same.
     pub segment_size: u64,
     /// A report goes out at least so often. RocketMQ: `haSendHeartbeatInterval`.
@@ -217,6 +222,9 @@ impl SlaveConnection {
     pub fn frame(&mut self, frame: FrameFromMaster) {
         match (frame, &mut self.state) {
             (FrameFromMaster::Handshake(answer), State::Handshake) => {
+                if let Err(refusal) = self.check(&answer) {
+                    return self.close(refusal.into());
+                }
                 self.state = State::Deciding {
                     answer: answer.clone(),
                 };
@@ -247,6 +255,31 @@ impl SlaveConnection {
         }
     }
 
+    /// What a master of ours tells of its log must fit this one.
+    fn check(&self, answer: &HandshakeAnswer) -> Result<(), Refusal> {
+        let Some(told) = answer.extension else {
+            return Ok(());
+        };
+        if self.config.log_id.contradicts(told.log_id) {
+            return Err(Refusal::OtherLog {
+                own: self.config.log_id,
+                master: told.log_id,
+            });
+        }
+        if told.segment_size != self.config.segment_size {
+            return Err(Refusal::SegmentSize {
+                own: self.config.segment_size,
+                master: told.segment_size,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether reports tell both offsets on this connection.
+    pub fn reports_both(&self) -> bool {
+        matches!(&self.state, State::Transfer(transfer) if transfer.reports_both())
+    }
+
     fn on_transfer(&mut self, header: &TransferHeader) {
         let State::Transfer(transfer) = &mut self.state else {
             return;
@@ -265,6 +298,7 @@ impl SlaveConnection {
         let answer = HandshakeAnswer {
             end: answer.end,
             entries: take(&mut answer.entries),
+            extension: answer.extension,
         };
         let mut transfer = Transfer::new(joined, answer);
         transfer.first_report(&mut self.actions);
@@ -316,7 +350,8 @@ impl SlaveConnection {
         let State::Transfer(transfer) = &mut self.state else {
             return;
         };
-        let report = !self.config.report_flushed;
+        // One offset can only be the one that counts.
+        let report = !self.config.report_flushed || transfer.reports_both();
         match transfer.received(published_end, report, &mut self.actions) {
             Ok(reported) => {
                 if reported {

@@ -19,7 +19,7 @@ use std::mem::take;
 
 use epochlog_engine::{MAX_OFFSET, Offset};
 
-use crate::acks::AckPolicy;
+use crate::acks::{AckPolicy, Durability};
 use crate::transport::ConnId;
 
 /// The replicas that hold every acknowledged write, as the controller decided, and the number of
@@ -84,6 +84,8 @@ pub struct Replica {
     pub learner: bool,
     /// The newest counted report of that connection.
     pub ack: Option<Offset>,
+    /// How far the replica is on disk, if it says so and syncs at once; else its ack counts as that.
+    pub flushed: Option<Offset>,
     /// When it was last known to be level with the master.
     pub caught_up_ms: Option<u64>,
     /// Bytes up to here went out to it in this epoch.
@@ -100,11 +102,20 @@ impl Replica {
             connection: None,
             learner: false,
             ack: None,
+            flushed: None,
             caught_up_ms: None,
             sent: 0,
             silent_since_ms: now_ms,
             was_connected: false,
             suspect: false,
+        }
+    }
+
+    fn acked_in(&self, durability: Durability) -> Option<Offset> {
+        let ack = self.ack?;
+        match durability {
+            Durability::Memory => Some(ack),
+            Durability::Flushed => Some(self.flushed.map_or(ack, |flushed| flushed.min(ack))),
         }
     }
 }
@@ -200,6 +211,7 @@ impl SyncState {
         let older = replica.connection.replace(connection);
         replica.learner = learner;
         replica.ack = None;
+        replica.flushed = None;
         replica.was_connected = true;
         replica.suspect = false;
         match older {
@@ -232,6 +244,13 @@ impl SyncState {
         AckCounted::Yes
     }
 
+    /// A replica that syncs at once told how far it is on disk.
+    pub fn flushed(&mut self, id: u64, connection: ConnId, offset: Offset) {
+        if let Some(replica) = self.current(id, connection) {
+            replica.flushed = Some(replica.flushed.map_or(offset, |before| before.max(offset)));
+        }
+    }
+
     /// The replica was level with the master at `at_ms`.
     pub fn caught_up(&mut self, id: u64, connection: ConnId, at_ms: u64) {
         if let Some(replica) = self.current(id, connection) {
@@ -244,6 +263,7 @@ impl SyncState {
         if let Some(replica) = self.current(id, connection) {
             replica.connection = None;
             replica.ack = None;
+            replica.flushed = None;
             replica.silent_since_ms = now_ms;
         }
     }
@@ -379,23 +399,33 @@ impl SyncState {
     /// The offset up to which the replicas `policy` asks for have acked, the master's own copy not
     /// counted; [`MAX_OFFSET`] when none is asked for, 0 when one that is needed has not acked.
     pub fn acked_by(&self, policy: AckPolicy) -> Offset {
+        self.acked_in(policy, Durability::Memory)
+    }
+
+    /// As [`SyncState::acked_by`], in this durability: for [`Durability::Flushed`] a replica that
+    /// syncs at once counts as far as it is on disk, every other one as far as it acked.
+    pub fn acked_in(&self, policy: AckPolicy, durability: Durability) -> Offset {
         match policy {
             AckPolicy::Local | AckPolicy::Replicas(0 | 1) => MAX_OFFSET,
-            AckPolicy::AllInSync => self.all_in_sync().unwrap_or(0),
-            AckPolicy::Replicas(copies) => self.nth_ack(copies - 1),
+            AckPolicy::AllInSync => self.all_in_sync(durability).unwrap_or(0),
+            AckPolicy::Replicas(copies) => self.nth_ack(copies - 1, durability),
         }
     }
 
     /// The lowest ack of all other members; none if one has not acked on a live connection.
-    fn all_in_sync(&self) -> Option<Offset> {
-        self.others()
-            .try_fold(MAX_OFFSET, |low, replica| Some(low.min(replica?.ack?)))
+    fn all_in_sync(&self, durability: Durability) -> Option<Offset> {
+        self.others().try_fold(MAX_OFFSET, |low, replica| {
+            Some(low.min(replica?.acked_in(durability)?))
+        })
     }
 
     /// The `n`-th highest ack among the other members, 0 if there are fewer. Each member counts
     /// once; learners never.
-    fn nth_ack(&self, n: u32) -> Offset {
-        let acks = || self.others().filter_map(|replica| replica?.ack);
+    fn nth_ack(&self, n: u32, durability: Durability) -> Offset {
+        let acks = || {
+            self.others()
+                .filter_map(|replica| replica?.acked_in(durability))
+        };
         // The set has a handful of members: comparing each with each costs no allocation.
         acks()
             .filter(|ack| acks().filter(|other| other >= ack).count() >= n as usize)
@@ -413,7 +443,7 @@ impl SyncState {
     /// Raises the confirm offset as far as all members have acked, at most to the master's own
     /// `end`; without `authority` it stays. Returns it.
     pub fn advance_confirm(&mut self, end: Offset, authority: bool) -> Offset {
-        if authority && let Some(low) = self.all_in_sync() {
+        if authority && let Some(low) = self.all_in_sync(Durability::Memory) {
             self.confirm = self.confirm.max(low.min(end));
         }
         self.confirm

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use epochlog_ha::{HaConfig, HaService, SyncStateSet};
+use epochlog_ha::{HaConfig, HaService, LogId, SyncStateSet};
 use epochlog_raft_glue::client::{ControllerError, Elected, Registered, ReplicaInfo};
 use epochlog_raft_glue::remoting::{
     ApplyBrokerIdRequest, Client, ClientConfig, ElectMasterRequest, ExchangeHaInfoRequest,
     ExchangeHaInfoResponse, RegisterBrokerRequest, RemotingCommand, request_code, response_code,
 };
+use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
@@ -286,8 +287,21 @@ fn ha_config(conf: &crate::conf::BrokerConf, id: u64) -> HaConfig {
     config.max_time_slave_not_catchup_ms = ms(conf.ha_max_time_slave_not_catchup);
     config.min_in_sync_replicas = usize::try_from(conf.min_in_sync_replicas).unwrap_or(usize::MAX);
     config.async_learner = conf.async_learner;
+    config.log_id = log_id(&conf.cluster_name, &conf.broker_name);
     config.report_flushed = conf.flush_disk_type == crate::conf::FlushDiskType::Sync;
     config
+}
+
+/// All brokers of a set make the same of their names, and those of two sets something else.
+fn log_id(cluster: &str, set: &str) -> LogId {
+    let mut hash = Sha256::new();
+    for name in [cluster, set] {
+        hash.update((name.len() as u64).to_be_bytes());
+        hash.update(name);
+    }
+    let mut id = LogId::UNKNOWN;
+    id.0.copy_from_slice(&hash.finalize()[..16]);
+    id
 }
 
 async fn ask_ha_address(brokers: &Client, master: &str) -> Outcome {
@@ -429,5 +443,12 @@ mod tests {
         assert!(decision((Some(1), address()), Some(-3), members(), 4).is_err());
         assert!(decision((Some(1), address()), Some(3), BTreeSet::from([-1]), 4).is_err());
         assert!(decision((Some(1), address()), Some(3), members(), -4).is_err());
+    }
+
+    #[test]
+    fn the_log_id_tells_broker_sets_apart() {
+        assert_eq!(log_id("c", "b"), log_id("c", "b"));
+        assert!(log_id("c", "b").contradicts(log_id("c", "b2")));
+        assert!(log_id("c", "bb").contradicts(log_id("cb", "b")));
     }
 }

@@ -16,7 +16,7 @@ fn waiter(end: Offset, policy: AckPolicy, durability: Durability, deadline_ms: u
 
 fn released(w: &mut Waiters<u64>, all: Offset, two: Offset, flushed: Offset) -> Vec<u64> {
     let mut out = Vec::new();
-    let acked = |policy| match policy {
+    let acked = |policy, _| match policy {
         AckPolicy::AllInSync => all,
         AckPolicy::Replicas(_) => two,
         AckPolicy::Local => MAX_OFFSET,
@@ -66,14 +66,14 @@ fn a34_each_write_has_its_own_deadline() {
     let mut ended = Vec::new();
     // Ten thousand wake-ups change nothing before the time is up.
     for _ in 0..10_000 {
-        w.expire(299, |_| 0, |token, reason| ended.push((token, reason)));
+        w.expire(299, |_, _| 0, |token, reason| ended.push((token, reason)));
     }
     assert_eq!(ended, []);
     assert_eq!(w.next_deadline_ms(), 300);
-    w.expire(300, |_| 0, |token, reason| ended.push((token, reason)));
+    w.expire(300, |_, _| 0, |token, reason| ended.push((token, reason)));
     assert_eq!(ended, [(200, UnknownReason::ReplicasTimeout)]);
     assert_eq!(w.next_deadline_ms(), 400);
-    w.expire(450, |_| 300, |token, reason| ended.push((token, reason)));
+    w.expire(450, |_, _| 300, |token, reason| ended.push((token, reason)));
     assert_eq!(ended[1], (300, UnknownReason::FlushTimeout));
     assert_eq!(w.next_deadline_ms(), 5000);
     assert_eq!(released(&mut w, 100, 0, 0), [100]);
@@ -90,7 +90,7 @@ fn a_deadline_keeps_the_order_of_those_that_stay() {
             deadline,
         ));
     }
-    w.expire(10, |_| 0, |_, _| ());
+    w.expire(10, |_, _| 0, |_, _| ());
     assert_eq!(released(&mut w, 9, 0, 0), [2, 4]);
 }
 
@@ -106,7 +106,7 @@ fn a_role_change_ends_everybody_once() {
     assert_eq!(ended.len(), 6);
     assert!(w.is_empty());
     w.end_all(|_| panic!("twice"));
-    w.expire(1 << 40, |_| 0, |_, _| panic!("twice"));
+    w.expire(1 << 40, |_, _| 0, |_, _| panic!("twice"));
 }
 
 #[test]

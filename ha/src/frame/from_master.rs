@@ -4,10 +4,11 @@
 
 use epochlog_engine::{Epoch, EpochEntry, MAX_EPOCH, Offset};
 
+use super::extension::{BLOCK_PREFIX_LEN, Capabilities, Extension, FrameChecksum};
 use super::{
-    Decoded, ENTRY_LEN, FrameError, JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN, STATE_HANDSHAKE,
-    STATE_TRANSFER, TRANSFER_HEADER_LEN, be_i32, be_u32, epoch_at, offset_at, offset_or_none,
-    put_epoch, put_offset, put_offset_or_none, take,
+    CHECKED_HEADER_LEN, Decoded, ENTRY_LEN, FrameError, JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN,
+    MAX_EXTENDED_BODY_LEN, STATE_HANDSHAKE, STATE_TRANSFER, TRANSFER_HEADER_LEN, be_i32, be_u32,
+    epoch_at, offset_at, offset_or_none, put_epoch, put_offset, put_offset_or_none, take,
 };
 
 /// State word and body size: what must be known before a length is trusted.
@@ -45,9 +46,26 @@ pub struct HandshakeAnswer {
     pub end: Offset,
     /// Its epochs, ascending; starts never descend.
     pub entries: Vec<EpochEntry>,
+    /// What a master of ours says if it was asked.
+    pub extension: Option<Extension>,
 }
 
 impl HandshakeAnswer {
+    /// The bytes on the wire to a slave that asked for the extension; always of the short form.
+    ///
+    /// # Errors
+    /// As [`HandshakeAnswer::encode`].
+    pub fn encode_extended(
+        end: Offset,
+        entries: &[EpochEntry],
+        extension: &Extension,
+    ) -> Result<Vec<u8>, FrameError> {
+        let mut out = Self::encode(end, entries, HandshakeAnswerForm::Short)?;
+        out[16..20].copy_from_slice(&extension.capabilities.to_answer().to_be_bytes());
+        extension.append_to(&mut out);
+        Ok(out)
+    }
+
     /// The bytes on the wire.
     ///
     /// # Errors
@@ -107,13 +125,28 @@ impl TransferHeader {
             "a frame fits into a Java slave's buffer"
         );
         let mut out = [0; TRANSFER_HEADER_LEN];
+        self.put(&mut out);
+        out
+    }
+
+    /// The bytes on the wire to a peer that has agreed on [`Capabilities::CHECKSUM`], for a frame
+    /// with this body.
+    pub fn encode_checked(&self, body: &[u8]) -> [u8; CHECKED_HEADER_LEN] {
+        debug_assert_eq!(self.body_len as usize, body.len());
+        let mut out = [0; CHECKED_HEADER_LEN];
+        self.put(&mut out[..TRANSFER_HEADER_LEN]);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&out[..TRANSFER_HEADER_LEN]), body);
+        out[TRANSFER_HEADER_LEN..].copy_from_slice(&crc.to_be_bytes());
+        out
+    }
+
+    fn put(&self, out: &mut [u8]) {
         out[..4].copy_from_slice(&STATE_TRANSFER.to_be_bytes());
         out[4..8].copy_from_slice(&self.body_len.to_be_bytes());
-        put_offset_or_none(&mut out, 8, self.offset);
-        put_epoch(&mut out, 16, self.epoch);
-        put_offset(&mut out, 20, self.epoch_start);
-        put_offset_or_none(&mut out, 28, self.confirm);
-        out
+        put_offset_or_none(out, 8, self.offset);
+        put_epoch(out, 16, self.epoch);
+        put_offset(out, 20, self.epoch_start);
+        put_offset_or_none(out, 28, self.confirm);
     }
 
     fn decode(held: &[u8]) -> Result<Self, FrameError> {
@@ -147,37 +180,65 @@ pub enum FrameFromMaster {
 /// Takes a master's frames out of the stream of one connection, however it is cut.
 ///
 /// The first frame is the handshake's answer, every later one a transfer frame; anything else is
-/// refused. After a transfer header the caller takes `body_len` bytes off the stream itself.
+/// refused. After a transfer header the caller takes `body_len` bytes off the stream itself, and
+/// shows them to [`MasterFrameDecoder::checksum`] if there is one.
 #[derive(Debug)]
 pub struct MasterFrameDecoder {
     form: HandshakeAnswerForm,
+    /// The slave's handshake asked for the extension.
+    asked: Capabilities,
+    has_asked: bool,
+    /// What both have agreed on, once the answer is there.
+    agreed: Capabilities,
+    checksum: Option<FrameChecksum>,
     transfer: bool,
     held: Vec<u8>,
 }
 
 impl MasterFrameDecoder {
-    /// A decoder at the start of a connection.
+    /// A decoder at the start of a connection whose handshake asks for nothing.
     pub fn new(form: HandshakeAnswerForm) -> Self {
         Self {
             form,
+            asked: Capabilities::NONE,
+            has_asked: false,
+            agreed: Capabilities::NONE,
+            checksum: None,
             transfer: false,
-            held: Vec::with_capacity(TRANSFER_HEADER_LEN),
+            held: Vec::with_capacity(CHECKED_HEADER_LEN),
         }
+    }
+
+    /// The same, if the handshake asks for the extension and these capabilities.
+    #[must_use]
+    pub fn asking(mut self, asked: Option<Capabilities>) -> Self {
+        self.has_asked = asked.is_some() && self.form == HandshakeAnswerForm::Short;
+        self.asked = asked.unwrap_or_default();
+        self
+    }
+
+    /// What the peers have agreed on.
+    pub fn agreed(&self) -> Capabilities {
+        self.agreed
+    }
+
+    /// The checksum of the transfer frame whose header came last; none if the peers have not agreed
+    /// on one. To be fed with the body before anything of it is used.
+    pub fn checksum(&self) -> Option<FrameChecksum> {
+        self.checksum
     }
 
     /// How many bytes are missing before something more is known; never 0. Reading exactly so many
     /// never takes a byte of a body.
     pub fn wanted(&self) -> usize {
-        let header_len = if self.transfer {
-            TRANSFER_HEADER_LEN
+        let least = if self.transfer {
+            self.transfer_len()
         } else {
             self.form.header_len()
         };
-        let until = match self.held.len() {
-            n if n < header_len => header_len,
-            _ => header_len + self.table_len(),
-        };
-        until - self.held.len()
+        // An illegal frame was refused by the push that brought it.
+        let until = self.until().unwrap_or(least);
+        until.max(least) - self.held.len()
     }
 
     /// Takes bytes up to the end of one frame's header (and table). After an error the connection
@@ -190,7 +251,7 @@ impl MasterFrameDecoder {
                 let frame = self.frame()?;
                 self.transfer = true;
                 self.held.clear();
-                self.held.shrink_to(TRANSFER_HEADER_LEN);
+                self.held.shrink_to(CHECKED_HEADER_LEN);
                 return Ok(Decoded {
                     consumed,
                     frame: Some(frame),
@@ -207,14 +268,21 @@ impl MasterFrameDecoder {
         }
     }
 
-    fn table_len(&self) -> usize {
-        if self.transfer {
-            0
-        } else {
-            be_u32(&self.held, 4) as usize
+    fn transfer_len(&self) -> usize {
+        match self.agreed.contains(Capabilities::CHECKSUM) {
+            true => CHECKED_HEADER_LEN,
+            false => TRANSFER_HEADER_LEN,
         }
     }
 
+    fn max_body_len(&self) -> u32 {
+        match self.agreed.contains(Capabilities::LARGE_BODIES) {
+            true => MAX_EXTENDED_BODY_LEN,
+            false => MAX_BODY_LEN,
+        }
+    }
+
+    /// How many bytes to hold before something more is known; equal to what is held when whole.
     fn until(&self) -> Result<usize, FrameError> {
         if self.held.len() < 4 {
             return Ok(4);
@@ -231,43 +299,77 @@ impl MasterFrameDecoder {
             return Ok(PREFIX_LEN);
         }
         let (what, limit) = match self.transfer {
-            true => ("body of a transfer frame", MAX_BODY_LEN as usize),
+            true => ("body of a transfer frame", self.max_body_len() as usize),
             false => ("epoch table", self.form.max_table_len()),
         };
         let len = be_i32(&self.held, 4);
-        match usize::try_from(len) {
-            Ok(n) if n <= limit => (),
+        let len = match usize::try_from(len) {
+            Ok(n) if n <= limit => n,
             _ => return Err(too_long(what, len, limit)),
-        }
+        };
         if self.transfer {
-            return Ok(TRANSFER_HEADER_LEN);
+            return Ok(self.transfer_len());
         }
-        let len = be_u32(&self.held, 4);
-        match len as usize % ENTRY_LEN {
-            0 => Ok(self.form.header_len() + len as usize),
-            _ => Err(FrameError::TableLen { len }),
+        if len % ENTRY_LEN != 0 {
+            let len = be_u32(&self.held, 4);
+            return Err(FrameError::TableLen { len });
+        }
+        self.until_of_answer(self.form.header_len() + len)
+    }
+
+    fn until_of_answer(&self, table_end: usize) -> Result<usize, FrameError> {
+        let held = self.held.as_slice();
+        if held.len() < self.form.header_len() || self.extended()?.is_none() {
+            return Ok(table_end);
+        }
+        match held.len() {
+            n if n < table_end + BLOCK_PREFIX_LEN => Ok(table_end + BLOCK_PREFIX_LEN),
+            _ => Extension::block_len(held, table_end).map(|len| table_end + len),
         }
     }
 
-    fn frame(&self) -> Result<FrameFromMaster, FrameError> {
+    /// What the answer agrees to, if it is an extended one.
+    fn extended(&self) -> Result<Option<Capabilities>, FrameError> {
+        let word = be_u32(&self.held, 16);
+        if word.cast_signed() >= -1 {
+            return Ok(None);
+        }
+        let answered = Capabilities::from_answer(word).filter(|_| self.has_asked);
+        match answered {
+            Some(agreed) if self.asked.contains(agreed) => Ok(Some(agreed)),
+            _ => Err(FrameError::Field {
+                what: "master's last epoch",
+                value: i64::from(word.cast_signed()),
+            }),
+        }
+    }
+
+    fn frame(&mut self) -> Result<FrameFromMaster, FrameError> {
         if self.transfer {
-            return TransferHeader::decode(&self.held).map(FrameFromMaster::Transfer);
+            let header = TransferHeader::decode(&self.held)?;
+            self.checksum = None;
+            if self.held.len() == CHECKED_HEADER_LEN {
+                let told = be_u32(&self.held, TRANSFER_HEADER_LEN);
+                let fields = &self.held[..TRANSFER_HEADER_LEN];
+                let checksum = FrameChecksum::of_header(fields, told, header.body_len);
+                checksum.check()?;
+                self.checksum = Some(checksum);
+            }
+            return Ok(FrameFromMaster::Transfer(header));
         }
         let end = offset_at(&self.held, 8, "master's log end")?;
-        match be_i32(&self.held, 16) {
-            -1.. => (),
-            value => {
-                let value = i64::from(value);
-                return Err(FrameError::Field {
-                    what: "master's last epoch",
-                    value,
-                });
-            }
-        }
-        let table = &self.held[self.form.header_len()..];
+        let extended = self.extended()?;
+        let table_end = self.form.header_len() + be_u32(&self.held, 4) as usize;
+        let extension = match extended {
+            Some(agreed) => Some(Extension::decode(&self.held, table_end, agreed)?),
+            None => None,
+        };
+        self.agreed = extended.unwrap_or_default();
+        let table = &self.held[self.form.header_len()..table_end];
         Ok(FrameFromMaster::Handshake(HandshakeAnswer {
             end,
             entries: entries(table)?,
+            extension,
         }))
     }
 }

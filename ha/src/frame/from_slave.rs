@@ -4,15 +4,14 @@
 
 use epochlog_engine::{MAX_OFFSET, Offset};
 
+use super::extension::{Capabilities, checked};
 use super::{
-    Decoded, FrameError, MAX_ADDRESS_LEN, REPORT_LEN, SLAVE_HANDSHAKE_LEN, STATE_HANDSHAKE,
-    STATE_TRANSFER, be_i32, be_i64, be_u16, be_u32, offset_at, put_offset, take,
+    BOTH_OFFSETS_REPORT_LEN, Decoded, FrameError, MAX_ADDRESS_LEN, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
+    STATE_HANDSHAKE, STATE_TRANSFER, be_i32, be_i64, be_u16, be_u32, offset_at, put_offset, take,
 };
 
 /// Bytes of an old handshake before its address.
 const ADDRESS_HEADER_LEN: usize = 12;
-/// High byte of a flag that carries capabilities of the extension instead of 0 or 1.
-const EXTENSION_FLAG: u16 = 0xEC00;
 
 /// Who a slave says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +31,38 @@ pub struct SlaveHandshake {
     pub async_learner: bool,
     /// Who is calling.
     pub identity: SlaveIdentity,
+    /// What a slave of ours asks for beyond RocketMQ's frames; none: it does not ask. It travels in a
+    /// flag that is off, so a slave with both flags on cannot ask.
+    pub asks: Option<Capabilities>,
 }
 
 impl SlaveHandshake {
+    fn may_ask(&self) -> bool {
+        matches!(self.identity, SlaveIdentity::BrokerId(_))
+    }
+
+    /// What a master hears of [`SlaveHandshake::asks`].
+    pub fn asked(&self) -> Option<Capabilities> {
+        self.asks
+            .filter(|_| self.may_ask() && !(self.sync_from_last_file && self.async_learner))
+    }
+
     /// The bytes on the wire: 16 for a broker id, 12 and the address for an old slave. They are to
     /// be written in one piece: Java's master takes what is there for the whole.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SLAVE_HANDSHAKE_LEN);
         out.extend_from_slice(&STATE_HANDSHAKE.to_be_bytes());
-        out.extend_from_slice(&u16::from(self.sync_from_last_file).to_be_bytes());
-        out.extend_from_slice(&u16::from(self.async_learner).to_be_bytes());
+        let mut asks = self.asks.filter(|_| self.may_ask());
+        for on in [self.sync_from_last_file, self.async_learner] {
+            let flag = match (on, asks) {
+                (false, Some(capabilities)) => {
+                    asks = None;
+                    capabilities.to_flag()
+                }
+                _ => u16::from(on),
+            };
+            out.extend_from_slice(&flag.to_be_bytes());
+        }
         match &self.identity {
             SlaveIdentity::BrokerId(id) => {
                 debug_assert!(
@@ -68,6 +89,13 @@ pub enum FrameFromSlave {
     Handshake(SlaveHandshake),
     /// How far the slave's log reaches; the first one says where to begin.
     Report(Offset),
+    /// The same, with how far it is on disk; between peers of ours that have agreed on it.
+    ReportBoth {
+        /// How far the slave's log reaches.
+        published: Offset,
+        /// How far it is on disk; at most `published`.
+        flushed: Offset,
+    },
 }
 
 impl FrameFromSlave {
@@ -78,12 +106,27 @@ impl FrameFromSlave {
         put_offset(&mut out, 4, offset);
         out
     }
+
+    /// The bytes of a report of both offsets.
+    pub fn encode_report_of_both(
+        published: Offset,
+        flushed: Offset,
+    ) -> [u8; BOTH_OFFSETS_REPORT_LEN] {
+        let mut out = [0; BOTH_OFFSETS_REPORT_LEN];
+        out[..4].copy_from_slice(&STATE_TRANSFER.to_be_bytes());
+        put_offset(&mut out, 4, published);
+        put_offset(&mut out, 12, flushed.min(published));
+        let crc = crc32c::crc32c(&out[..20]);
+        out[20..].copy_from_slice(&crc.to_be_bytes());
+        out
+    }
 }
 
 /// Takes a slave's frames out of the stream of one connection, however it is cut.
 #[derive(Debug)]
 pub struct SlaveFrameDecoder {
     accept_address: bool,
+    agreed: Capabilities,
     held: Vec<u8>,
 }
 
@@ -95,6 +138,7 @@ impl SlaveFrameDecoder {
         let longest = ADDRESS_HEADER_LEN + MAX_ADDRESS_LEN as usize;
         Self {
             accept_address,
+            agreed: Capabilities::NONE,
             held: Vec::with_capacity(longest),
         }
     }
@@ -123,6 +167,18 @@ impl SlaveFrameDecoder {
         }
     }
 
+    /// The handshake was answered with these capabilities: reports come in their form from now on.
+    pub fn agree(&mut self, agreed: Capabilities) {
+        self.agreed = agreed;
+    }
+
+    fn report_len(&self) -> usize {
+        match self.agreed.contains(Capabilities::BOTH_OFFSETS) {
+            true => BOTH_OFFSETS_REPORT_LEN,
+            false => REPORT_LEN,
+        }
+    }
+
     /// How many bytes to hold before something more is known; equal to what is held when whole.
     fn until(&self) -> Result<usize, FrameError> {
         let held = self.held.as_slice();
@@ -130,7 +186,7 @@ impl SlaveFrameDecoder {
             return Ok(4);
         }
         match be_u32(held, 0) {
-            STATE_TRANSFER => Ok(REPORT_LEN),
+            STATE_TRANSFER => Ok(self.report_len()),
             STATE_HANDSHAKE if held.len() < ADDRESS_HEADER_LEN => Ok(ADDRESS_HEADER_LEN),
             STATE_HANDSHAKE => match be_i32(held, 8) {
                 0 => Ok(SLAVE_HANDSHAKE_LEN),
@@ -154,10 +210,10 @@ impl SlaveFrameDecoder {
     fn frame(&self) -> Result<FrameFromSlave, FrameError> {
         let held = self.held.as_slice();
         if be_u32(held, 0) == STATE_TRANSFER {
-            return offset_at(held, 4, "reported offset").map(FrameFromSlave::Report);
+            return report(held);
         }
-        let sync_from_last_file = flag(held, 4, "isSyncFromLastFile")?;
-        let async_learner = flag(held, 6, "isAsyncLearner")?;
+        let (sync_from_last_file, first) = flag(held, 4, "isSyncFromLastFile")?;
+        let (async_learner, second) = flag(held, 6, "isAsyncLearner")?;
         let identity = if self.accept_address && be_u32(held, 8) != 0 {
             let text = std::str::from_utf8(&held[ADDRESS_HEADER_LEN..]);
             SlaveIdentity::Address(text.map_err(|_| FrameError::AddressText)?.to_owned())
@@ -173,18 +229,42 @@ impl SlaveFrameDecoder {
             sync_from_last_file,
             async_learner,
             identity,
+            asks: first.or(second),
         }))
     }
 }
 
-fn flag(held: &[u8], at: usize, what: &'static str) -> Result<bool, FrameError> {
+fn report(held: &[u8]) -> Result<FrameFromSlave, FrameError> {
+    let published = offset_at(held, 4, "reported offset")?;
+    if held.len() == REPORT_LEN {
+        return Ok(FrameFromSlave::Report(published));
+    }
+    checked("report", be_u32(held, 20), crc32c::crc32c(&held[..20]))?;
+    let flushed = offset_at(held, 12, "reported flushed offset")?;
+    if flushed > published {
+        return Err(FrameError::Field {
+            what: "reported flushed offset past the published one",
+            value: be_i64(held, 12),
+        });
+    }
+    Ok(FrameFromSlave::ReportBoth { published, flushed })
+}
+
+/// Whether a flag is on, and what it asks for if it is off.
+fn flag(
+    held: &[u8],
+    at: usize,
+    what: &'static str,
+) -> Result<(bool, Option<Capabilities>), FrameError> {
     match be_u16(held, at) {
-        0 => Ok(false),
-        1 => Ok(true),
-        word if word & 0xFF00 == EXTENSION_FLAG => Ok(false),
-        word => Err(FrameError::Field {
-            what,
-            value: i64::from(word),
-        }),
+        0 => Ok((false, None)),
+        1 => Ok((true, None)),
+        word => match Capabilities::from_flag(word) {
+            Some(asks) => Ok((false, Some(asks))),
+            None => Err(FrameError::Field {
+                what,
+                value: i64::from(word),
+            }),
+        },
     }
 }

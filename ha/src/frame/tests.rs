@@ -26,6 +26,7 @@ fn broker(id: u64) -> SlaveHandshake {
         sync_from_last_file: false,
         async_learner: false,
         identity: SlaveIdentity::BrokerId(id),
+        asks: None,
     }
 }
 
@@ -60,6 +61,7 @@ fn vectors_of_the_master_encode_and_decode() {
     let answer = HandshakeAnswer {
         end: 4096,
         entries: two_epochs(),
+        extension: None,
     };
     let bytes = hex(ANSWER);
     let short = HandshakeAnswerForm::Short;
@@ -111,6 +113,7 @@ fn the_long_answer_of_5_0_0_is_an_option() {
     let expect = HandshakeAnswer {
         end: 4096,
         entries: two_epochs(),
+        extension: None,
     };
     assert_eq!(got.frame, Some(FrameFromMaster::Handshake(expect)));
 }
@@ -121,6 +124,7 @@ fn the_address_handshake_of_5_1_0_is_an_option() {
         sync_from_last_file: true,
         async_learner: false,
         identity: SlaveIdentity::Address("10.0.0.1:10912".to_owned()),
+        asks: None,
     };
     let bytes = old.encode();
     assert_eq!(bytes[..12], hex("00 00 00 01 00 01 00 00 00 00 00 0e")[..]);
@@ -258,6 +262,7 @@ fn a19_a_table_of_more_than_a_thousand_epochs_passes() {
         let expect = HandshakeAnswer {
             end: 1 << 40,
             entries,
+            extension: None,
         };
         assert_eq!(got.frame, Some(FrameFromMaster::Handshake(expect)));
     }
@@ -422,7 +427,11 @@ fn illegal_fields_of_a_slave_are_refused_with_their_name() {
     // A flag with capabilities of the extension counts as off, as it does for Java.
     let asked = patched(&handshake, 4, &[0xec, 0x03]);
     let got = SlaveFrameDecoder::new(false).push(&asked).unwrap();
-    assert_eq!(got.frame, Some(FrameFromSlave::Handshake(broker(2))));
+    let expect = SlaveHandshake {
+        asks: Some(Capabilities::CHECKSUM.or(Capabilities::BOTH_OFFSETS)),
+        ..broker(2)
+    };
+    assert_eq!(got.frame, Some(FrameFromSlave::Handshake(expect)));
 }
 
 proptest! {

@@ -6,6 +6,9 @@ use super::*;
 
 const CONFIG: MasterConnectionConfig = MasterConnectionConfig {
     transfer_batch_size: 100,
+    extended_batch_size: 800,
+    extension: Some(Capabilities::ALL),
+    log_id: LogId::UNKNOWN,
     heartbeat_interval_ms: 5000,
     housekeeping_interval_ms: 20_000,
     handshake_wait_ms: 15_000,
@@ -39,6 +42,7 @@ fn handshake(id: u64) -> FrameFromSlave {
         sync_from_last_file: false,
         async_learner: false,
         identity: SlaveIdentity::BrokerId(id),
+        asks: None,
     })
 }
 
@@ -58,7 +62,10 @@ fn started(log: &MasterLog<'_>, offset: Offset) -> MasterConnection {
     let mut c = answered(log);
     assert_eq!(
         c.frame(FrameFromSlave::Report(offset), log),
-        Ok(Heard::Started { offset })
+        Ok(Heard::Started {
+            offset,
+            flushed: None
+        })
     );
     c
 }
@@ -100,7 +107,10 @@ fn a_session_from_handshake_to_heartbeat() {
     );
     assert_eq!(
         c.frame(FrameFromSlave::Report(50), &l),
-        Ok(Heard::Started { offset: 50 })
+        Ok(Heard::Started {
+            offset: 50,
+            flushed: None
+        })
     );
     assert_eq!(batch(&mut c, &l, 9000), Some((50, 100, 1)));
     assert_eq!(batch(&mut c, &l, 9000), Some((150, 100, 2)));
@@ -116,7 +126,10 @@ fn a_session_from_handshake_to_heartbeat() {
     c.sent();
     assert_eq!(
         c.frame(FrameFromSlave::Report(250), &l),
-        Ok(Heard::Acked { offset: 250 })
+        Ok(Heard::Acked {
+            flushed: None,
+            offset: 250
+        })
     );
     assert_eq!(c.ack(), Some(250));
 }
@@ -199,7 +212,13 @@ fn e08_the_first_report_must_lie_inside_the_log() {
         })
     );
     for offset in [0, 1000, 2500] {
-        assert_eq!(first(offset), Ok(Heard::Started { offset }));
+        assert_eq!(
+            first(offset),
+            Ok(Heard::Started {
+                offset,
+                flushed: None
+            })
+        );
     }
     let mut fresh = MasterConnection::new(CONFIG, 0);
     let early = fresh.frame(FrameFromSlave::Report(0), &l);
@@ -225,6 +244,7 @@ fn a_new_replica_begins_at_the_first_offset_or_the_last_file() {
             sync_from_last_file: last_file,
             async_learner: true,
             identity: SlaveIdentity::BrokerId(9),
+            asks: None,
         };
         c.frame(FrameFromSlave::Handshake(hello), &l).unwrap();
         assert!(c.is_learner());
@@ -264,7 +284,10 @@ fn a05_an_ack_of_bytes_not_sent_closes_and_counts_nothing() {
     assert_eq!(c.ack(), Some(0));
     assert_eq!(
         c.frame(FrameFromSlave::Report(100), &l),
-        Ok(Heard::Acked { offset: 100 })
+        Ok(Heard::Acked {
+            flushed: None,
+            offset: 100
+        })
     );
     // After a cut the log's own end is the limit.
     let cut = log(&epochs, 0, 60);
@@ -286,7 +309,10 @@ fn a05_an_ack_of_bytes_not_sent_closes_and_counts_nothing() {
     );
     assert_eq!(
         c.frame(FrameFromSlave::Report(100), &l),
-        Ok(Heard::Acked { offset: 100 })
+        Ok(Heard::Acked {
+            flushed: None,
+            offset: 100
+        })
     );
 }
 
@@ -348,4 +374,126 @@ fn a_slave_that_never_reaches_the_moving_end_still_proves_when_it_was_level() {
     // Sent is not acked: a stalled slave does not count as level.
     assert_eq!(c.level_at(250, 80), None);
     assert_eq!(c.level_at(250, 50_000), None);
+}
+
+fn joined_as(
+    asks: Option<Capabilities>,
+    extension: Option<Capabilities>,
+) -> (MasterConnection, Vec<u8>) {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 0, 900);
+    let config = MasterConnectionConfig {
+        extension,
+        ..CONFIG
+    };
+    let mut c = MasterConnection::new(config, 0);
+    let hello = SlaveHandshake {
+        sync_from_last_file: false,
+        async_learner: false,
+        identity: SlaveIdentity::BrokerId(2),
+        asks,
+    };
+    c.frame(FrameFromSlave::Handshake(hello), &l).unwrap();
+    let Ok(Some(MasterSend::Handshake(bytes))) = c.next_send(&l, 0) else {
+        panic!("no answer");
+    };
+    c.sent();
+    (c, bytes)
+}
+
+#[test]
+fn the_extension_is_spoken_only_if_both_sides_know_it() {
+    let all = Some(Capabilities::ALL);
+    let epochs = list(&[(1, 0)]);
+    let plain = HandshakeAnswer::encode(900, epochs.entries(), CONFIG.answer_form).unwrap();
+    for (asks, own) in [(None, all), (all, None), (None, None)] {
+        let (c, bytes) = joined_as(asks, own);
+        assert_eq!(bytes, plain);
+        assert_eq!(c.agreed(), Capabilities::NONE);
+    }
+    let (c, bytes) = joined_as(all, Some(Capabilities::CHECKSUM));
+    assert_eq!(c.agreed(), Capabilities::CHECKSUM);
+    let expect = Extension {
+        capabilities: Capabilities::CHECKSUM,
+        role_epoch: 1,
+        segment_size: 1000,
+        log_id: LogId::UNKNOWN,
+    };
+    let expect = HandshakeAnswer::encode_extended(900, epochs.entries(), &expect).unwrap();
+    assert_eq!(bytes, expect);
+}
+
+#[test]
+fn frames_grow_with_the_lag_of_our_own_peers_only() {
+    let epochs = list(&[(1, 0)]);
+    let wide = |end| MasterLog {
+        bounds: LogBounds {
+            min: 0,
+            end,
+            segment_size: 1 << 20,
+        },
+        ..log(&epochs, 0, end)
+    };
+    let lens = |asks| {
+        let (mut c, _) = joined_as(asks, Some(Capabilities::ALL));
+        c.frame(FrameFromSlave::Report(100), &wide(5000)).unwrap();
+        let mut lens = Vec::new();
+        while let Some(send) = c.next_send(&wide(5000), 0).unwrap() {
+            let MasterSend::Transfer(_, batch) = send else {
+                break;
+            };
+            lens.push(batch.len);
+            c.sent();
+        }
+        // Level again: a little is sent at once, and the next lag begins small.
+        let sizes: Vec<u32> = (1..=4)
+            .map(|step| {
+                c.sent();
+                let send = c.next_send(&wide(5000 + step * 10), 0).unwrap();
+                let Some(MasterSend::Transfer(_, batch)) = send else {
+                    panic!("{send:?}");
+                };
+                assert_eq!(batch.len, 10);
+                c.batch_size
+            })
+            .collect();
+        (lens, sizes)
+    };
+    let (lens_of_ours, sizes) = lens(Some(Capabilities::ALL));
+    assert_eq!(lens_of_ours, [200, 400, 800, 800, 800, 800, 800, 300]);
+    assert_eq!(sizes.last(), Some(&100), "{sizes:?}");
+    let (lens_of_java, _) = lens(None);
+    assert_eq!(lens_of_java, [100; 49]);
+}
+
+#[test]
+fn what_is_on_disk_counts_only_from_a_slave_that_syncs_at_once() {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 0, 900);
+    let report = |published, flushed| FrameFromSlave::ReportBoth { published, flushed };
+    let durable = Capabilities::ALL;
+    for (asks, first, second) in [
+        (durable, Some(40), Some(60)),
+        (durable.without(Capabilities::DURABLE), None, None),
+    ] {
+        let (mut c, _) = joined_as(Some(asks), Some(Capabilities::ALL));
+        let heard = c.frame(report(50, 40), &l).unwrap();
+        assert_eq!(
+            heard,
+            Heard::Started {
+                offset: 50,
+                flushed: first
+            }
+        );
+        c.next_send(&l, 0).unwrap();
+        let heard = c.frame(report(100, 60), &l).unwrap();
+        assert_eq!(
+            heard,
+            Heard::Acked {
+                offset: 100,
+                flushed: second
+            }
+        );
+        assert_eq!((c.ack(), c.flushed()), (Some(100), Some(60)));
+    }
 }

@@ -3,7 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::Error;
-use crate::frame::{HandshakeAnswerForm, MAX_BODY_LEN, SlaveHandshake, SlaveIdentity};
+use crate::frame::{
+    Capabilities, HandshakeAnswerForm, LogId, MAX_BODY_LEN, MAX_EXTENDED_BODY_LEN, SlaveHandshake,
+    SlaveIdentity,
+};
 use crate::master::MasterConnectionConfig;
 use crate::slave::SlaveConnectionConfig;
 use crate::sync_state::SyncStateLimits;
@@ -21,6 +24,15 @@ pub struct HaConfig {
     pub allowed_peers: Vec<IpAddr>,
     /// Most bytes of log in one frame, 1 to [`MAX_BODY_LEN`]. RocketMQ: haTransferBatchSize, 32768.
     pub transfer_batch_size: u32,
+    /// Most bytes of log in one frame to a slave of ours that is far behind, up to
+    /// [`MAX_EXTENDED_BODY_LEN`]. Default 1 MiB.
+    pub extended_batch_size: u32,
+    /// Speak the extension with peers of ours: frames with checksums, reports of what is on disk, large
+    /// frames, and a handshake that tells role epoch, segment size and log. Java's peers see nothing
+    /// of it. Default true.
+    pub extension: bool,
+    /// Names the log of this broker set: a slave refuses a master that tells another.
+    pub log_id: LogId,
     /// Something is sent at least so often, both ways. RocketMQ: haSendHeartbeatInterval, 5000.
     pub heartbeat_interval_ms: u64,
     /// A peer that says nothing for longer is left. RocketMQ: haHousekeepingInterval, 20000.
@@ -66,6 +78,9 @@ impl HaConfig {
             broker_id,
             allowed_peers: Vec::new(),
             transfer_batch_size: 32 * 1024,
+            extended_batch_size: 1 << 20,
+            extension: true,
+            log_id: LogId::UNKNOWN,
             heartbeat_interval_ms: 5000,
             housekeeping_interval_ms: 20_000,
             max_time_slave_not_catchup_ms: 15_000,
@@ -100,6 +115,11 @@ impl HaConfig {
             let why = format!("{size} is not within 1 and {MAX_BODY_LEN} bytes");
             return refuse("transfer_batch_size", why);
         }
+        if self.extended_batch_size == 0 || self.extended_batch_size > MAX_EXTENDED_BODY_LEN {
+            let size = self.extended_batch_size;
+            let why = format!("{size} is not within 1 and {MAX_EXTENDED_BODY_LEN} bytes");
+            return refuse("extended_batch_size", why);
+        }
         if self.broker_id > u64::from(u32::MAX) {
             let why = format!("{} does not fit into 32 bits", self.broker_id);
             return refuse("broker_id", why);
@@ -124,6 +144,9 @@ impl HaConfig {
     pub(super) fn master(&self) -> MasterConnectionConfig {
         MasterConnectionConfig {
             transfer_batch_size: self.transfer_batch_size,
+            extended_batch_size: self.extended_batch_size,
+            extension: self.extension.then_some(Capabilities::ALL),
+            log_id: self.log_id,
             heartbeat_interval_ms: self.heartbeat_interval_ms,
             housekeeping_interval_ms: self.housekeeping_interval_ms,
             handshake_wait_ms: 15_000,
@@ -137,7 +160,12 @@ impl HaConfig {
                 sync_from_last_file: self.sync_from_last_file,
                 async_learner: self.async_learner,
                 identity: SlaveIdentity::BrokerId(self.broker_id),
+                asks: self.extension.then_some(match self.report_flushed {
+                    true => Capabilities::ALL,
+                    false => Capabilities::ALL.without(Capabilities::DURABLE),
+                }),
             },
+            log_id: self.log_id,
             segment_size,
             heartbeat_interval_ms: self.heartbeat_interval_ms,
             housekeeping_interval_ms: self.housekeeping_interval_ms,

@@ -15,7 +15,7 @@ use super::clock::{Rate, now_ms, until};
 use super::runtime_info::ConnectionInfo;
 use super::{Core, LONGEST_WAIT, MASTER_THREAD};
 use crate::batch::{CursorError, LogBounds};
-use crate::frame::SlaveFrameDecoder;
+use crate::frame::{Capabilities, SlaveFrameDecoder, TransferHeader};
 use crate::master::{Heard, MasterClose, MasterConnection, MasterLog, MasterSend};
 use crate::sync_state::{AckCounted, Joining};
 use crate::transport::{Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, Transport};
@@ -160,7 +160,12 @@ impl Fanout {
                 .machine
                 .tick(now)
                 .and_then(|()| peer.machine.next_send(&log, now));
-            match next.and_then(|send| send.map(|send| frame(&self.core, send)).transpose()) {
+            match next.and_then(|send| {
+                let agreed = peer.machine.agreed();
+                // Reports come in the agreed form once the answer is there.
+                peer.decoder.agree(agreed);
+                send.map(|send| frame(&self.core, agreed, send)).transpose()
+            }) {
                 Ok(None) => (),
                 Ok(Some((head, body))) => {
                     let len = head.as_slice().len() + body.as_ref().map_or(0, |b| b.len());
@@ -269,12 +274,14 @@ impl Fanout {
             };
             match peer.machine.frame(frame, &log)? {
                 Heard::Nothing => (),
-                Heard::Started { offset } => {
+                Heard::Started { offset, flushed } => {
                     self.started(conn, offset, bounds.end, now)?;
+                    self.on_disk(conn, flushed);
                     *counted = true;
                 }
-                Heard::Acked { offset } => {
+                Heard::Acked { offset, flushed } => {
                     self.count(conn, offset, bounds.end, now);
+                    self.on_disk(conn, flushed);
                     *counted = true;
                 }
             }
@@ -348,6 +355,16 @@ impl Fanout {
         }
     }
 
+    /// A slave that syncs at once has told how far it is on disk.
+    fn on_disk(&self, conn: ConnId, flushed: Option<Offset>) {
+        let broker_id = self.peers.get(&conn).and_then(|peer| peer.counted);
+        if let (Some(broker_id), Some(flushed)) = (broker_id, flushed) {
+            self.core
+                .terms
+                .with(|term| term.sync.flushed(broker_id, conn, flushed));
+        }
+    }
+
     fn closed(&mut self, conn: ConnId, reason: &CloseReason, now: u64) {
         if let Some(peer) = self.peers.remove(&conn) {
             if !peer.closing {
@@ -382,6 +399,8 @@ impl Fanout {
             addr: peer.addr,
             broker_id: peer.machine.broker_id(),
             slave_ack_offset: peer.machine.ack(),
+            slave_flushed_offset: peer.machine.flushed(),
+            extended: peer.machine.agreed() != Capabilities::NONE,
             diff: end.saturating_sub(peer.machine.ack().unwrap_or(0)),
             in_sync: peer.counted.is_some_and(|id| members.contains(&id)),
             transferred_byte_in_second: peer.rate.per_second(now),
@@ -392,15 +411,24 @@ impl Fanout {
 }
 
 /// The bytes of a send.
-fn frame(core: &Core, send: MasterSend) -> Result<(FrameBytes, Option<LogSlice>), MasterClose> {
+fn frame(
+    core: &Core,
+    agreed: Capabilities,
+    send: MasterSend,
+) -> Result<(FrameBytes, Option<LogSlice>), MasterClose> {
+    let encoded = |head: TransferHeader, body: &[u8]| match agreed.contains(Capabilities::CHECKSUM)
+    {
+        true => FrameBytes::new(&head.encode_checked(body)),
+        false => FrameBytes::new(&head.encode()),
+    };
     match send {
         MasterSend::Handshake(bytes) => Ok((FrameBytes::from(bytes), None)),
-        MasterSend::Heartbeat(head) => Ok((FrameBytes::new(&head.encode()), None)),
+        MasterSend::Heartbeat(head) => Ok((encoded(head, &[]), None)),
         MasterSend::Transfer(head, batch) => {
             let body = core.store.slice(batch.offset, batch.len as usize);
             match body {
                 Ok(body) if body.len() == batch.len as usize => {
-                    Ok((FrameBytes::new(&head.encode()), Some(body)))
+                    Ok((encoded(head, &body), Some(body)))
                 }
                 // A cut or a deletion came between.
                 _ => {

@@ -153,7 +153,7 @@ impl Follower {
         }
         match event {
             Event::Connected { .. } => following.connected(),
-            Event::Sent { .. } => following.sent(&mut self.transport),
+            Event::Sent { .. } => following.sent(&self.core, &mut self.transport),
             Event::Received { into, len, .. } => {
                 following.received(into, len, &self.core);
                 self.act();

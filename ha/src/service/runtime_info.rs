@@ -57,6 +57,10 @@ pub struct ConnectionInfo {
     pub broker_id: Option<u64>,
     /// Its newest report.
     pub slave_ack_offset: Option<Offset>,
+    /// How far it is on disk, if it is a slave of ours.
+    pub slave_flushed_offset: Option<Offset>,
+    /// Whether the two speak the extension.
+    pub extended: bool,
     /// Bytes it is behind.
     pub diff: u64,
     /// Whether it is a member of the SyncStateSet.

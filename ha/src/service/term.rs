@@ -169,7 +169,10 @@ impl Terms {
         };
         raise_confirm(store, term, self.has_authority(now_ms));
         let on_disk = ack.durability == Durability::Memory || store.flushed_offset() >= end;
-        if on_disk && self.may_ack(term, now_ms) && term.sync.acked_by(ack.policy) >= end {
+        if on_disk
+            && self.may_ack(term, now_ms)
+            && term.sync.acked_in(ack.policy, ack.durability) >= end
+        {
             (Placed::Complete, Some((token, Ended::Acked)))
         } else {
             let timeout_ms = u64::try_from(ack.timeout.as_millis()).unwrap_or(u64::MAX);
@@ -210,7 +213,7 @@ impl Terms {
         raise_confirm(store, term, self.has_authority(now_ms));
         let may_ack = self.may_ack(term, now_ms);
         let Term { sync, waiters, .. } = term;
-        let acked_by = |policy: AckPolicy| sync.acked_by(policy);
+        let acked_by = |policy: AckPolicy, durability| sync.acked_in(policy, durability);
         if may_ack {
             waiters.release(acked_by, store.flushed_offset(), |token| {
                 done.push((token, Ended::Acked));

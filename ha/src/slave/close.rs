@@ -15,6 +15,14 @@ pub enum SlaveClose {
     /// The handshake's decision.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A frame whose bytes are not what the master sent; nothing of it was published.
+    #[error("the frame for offset {offset:?}: {error}")]
+    Corrupt {
+        /// Where its body belongs.
+        offset: Option<Offset>,
+        /// What differs.
+        error: FrameError,
+    },
     /// A frame for another place than the end of this log.
     #[error("a frame for offset {got:?} where {expected} was due")]
     OffsetMismatch {
@@ -130,6 +138,10 @@ pub enum SlaveClose {
 impl SlaveClose {
     /// Whether trying again soon is pointless: an operator has to act first.
     pub fn needs_operator(&self) -> bool {
+        // The controller told this replica of the new epoch first; the master will hear of it.
+        if matches!(self, Self::Refused(Refusal::MasterOlder { .. })) {
+            return false;
+        }
         matches!(
             self,
             Self::Refused(_)
@@ -144,6 +156,7 @@ impl SlaveClose {
     /// A short fixed word for metrics.
     pub fn reason(&self) -> &'static str {
         match self {
+            Self::Frame(FrameError::Checksum { .. }) | Self::Corrupt { .. } => "checksum",
             Self::Frame(_) => "illegal-frame",
             Self::Refused(refusal) => refusal.reason(),
             Self::OffsetMismatch { .. } => "offset-mismatch",

@@ -12,7 +12,9 @@ pub(super) fn config() -> SlaveConnectionConfig {
             sync_from_last_file: false,
             async_learner: false,
             identity: SlaveIdentity::BrokerId(2),
+            asks: None,
         },
+        log_id: LogId::UNKNOWN,
         segment_size: SEGMENT,
         heartbeat_interval_ms: 5000,
         housekeeping_interval_ms: 20_000,
@@ -30,6 +32,7 @@ fn answer(end: Offset, entries: &[(u32, Offset)]) -> HandshakeAnswer {
     HandshakeAnswer {
         end,
         entries: entries.iter().map(|(e, s)| entry(*e, *s)).collect(),
+        extension: None,
     }
 }
 

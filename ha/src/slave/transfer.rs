@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use epochlog_engine::{EpochEntry, Offset};
 
 use super::{Joined, SlaveAction, SlaveClose};
-use crate::frame::{HandshakeAnswer, TransferHeader};
+use crate::frame::{Capabilities, HandshakeAnswer, TransferHeader};
 
 /// Heartbeats in a row without a body, while the master has more, that mean it will not serve.
 const HEARTBEATS_UNSERVED: u32 = 3;
@@ -72,6 +72,13 @@ impl Transfer {
 
     pub(super) fn overlap_floor(&self) -> Offset {
         self.overlap_floor
+    }
+
+    /// Whether the peers have agreed on reports of both offsets.
+    pub(super) fn reports_both(&self) -> bool {
+        self.master
+            .extension
+            .is_some_and(|it| it.capabilities.contains(Capabilities::BOTH_OFFSETS))
     }
 
     /// Says where to begin, at once.
@@ -342,8 +349,16 @@ impl Transfer {
 
     /// Returns whether a report went out.
     pub(super) fn flushed(&mut self, offset: Offset, actions: &mut Actions) -> bool {
+        let (before, comparing) = (self.flushed_end, self.compared_end < self.point);
         self.flushed_end = offset.min(self.published_end);
-        let comparing = self.compared_end < self.point;
+        if self.reports_both() {
+            // The published end was reported when it grew; only the other offset is news.
+            let news = self.flushed_end > before && !comparing;
+            if let Some(reported) = self.reported.filter(|_| news) {
+                self.report(reported, actions);
+            }
+            return news;
+        }
         if comparing
             || self
                 .reported

@@ -366,3 +366,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn on_disk_a_replica_that_syncs_at_once_counts_as_far_as_it_says() {
+    let mut s = state(&[1, 2, 3]);
+    level(&mut s, 2, 100, 0);
+    level(&mut s, 3, 200, 0);
+    let on_disk = |s: &SyncState, policy| s.acked_in(policy, Durability::Flushed);
+    assert_eq!(
+        on_disk(&s, AckPolicy::AllInSync),
+        100,
+        "acks are all there is"
+    );
+    s.flushed(3, conn(30), 40);
+    assert_eq!(on_disk(&s, AckPolicy::AllInSync), 40);
+    assert_eq!(on_disk(&s, AckPolicy::Replicas(2)), 100);
+    assert_eq!(s.acked_by(AckPolicy::AllInSync), 100, "in memory");
+    s.flushed(3, conn(30), 30);
+    assert_eq!(on_disk(&s, AckPolicy::AllInSync), 40, "it never falls");
+    s.flushed(3, conn(30), 500);
+    assert_eq!(
+        on_disk(&s, AckPolicy::Replicas(2)),
+        200,
+        "at most what it acked"
+    );
+    s.flushed(3, conn(31), 500);
+    // A new connection says it anew.
+    s.joined(3, conn(33), false, 1);
+    assert_eq!(on_disk(&s, AckPolicy::AllInSync), 0);
+    s.acked(3, conn(33), 200);
+    assert_eq!(on_disk(&s, AckPolicy::AllInSync), 100);
+}

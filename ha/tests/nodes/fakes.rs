@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use epochlog_engine::EpochEntry;
 use epochlog_ha::{
-    FrameFromMaster, FrameFromSlave, HandshakeAnswer, HandshakeAnswerForm, MasterFrameDecoder,
-    SLAVE_HANDSHAKE_LEN, SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TransferHeader,
+    BOTH_OFFSETS_REPORT_LEN, Capabilities, Extension, FrameFromMaster, FrameFromSlave,
+    HandshakeAnswer, HandshakeAnswerForm, MasterFrameDecoder, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
+    SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TransferHeader,
 };
 
 pub(crate) struct FakeSlave {
@@ -38,11 +39,33 @@ impl FakeSlave {
         slave
     }
 
+    /// The same as a slave of ours.
+    pub(crate) fn joined_extended(addr: SocketAddr, id: u64, asks: Capabilities) -> Self {
+        let mut slave = Self::connect(addr);
+        slave.decoder = MasterFrameDecoder::new(HandshakeAnswerForm::Short).asking(Some(asks));
+        slave.hello_asking(id, Some(asks));
+        assert!(matches!(
+            slave.frame(),
+            Some((FrameFromMaster::Handshake(_), _))
+        ));
+        assert_eq!(slave.decoder.agreed(), asks);
+        slave
+    }
+
+    pub(crate) fn report_both(&mut self, published: u64, flushed: u64) {
+        self.say(&FrameFromSlave::encode_report_of_both(published, flushed));
+    }
+
     pub(crate) fn hello(&mut self, id: u64) {
+        self.hello_asking(id, None);
+    }
+
+    fn hello_asking(&mut self, id: u64, asks: Option<Capabilities>) {
         let handshake = SlaveHandshake {
             sync_from_last_file: false,
             async_learner: false,
             identity: SlaveIdentity::BrokerId(id),
+            asks,
         };
         self.say(&handshake.encode());
     }
@@ -116,6 +139,7 @@ pub(crate) struct FakeMaster {
 pub(crate) struct FakeMasterConnection {
     stream: TcpStream,
     decoder: SlaveFrameDecoder,
+    agreed: Capabilities,
 }
 
 impl FakeMaster {
@@ -131,6 +155,16 @@ impl FakeMaster {
 
     /// Takes the slave's next connection and its handshake, and answers it.
     pub(crate) fn join(&self, end: u64, entries: &[(u32, u64)]) -> FakeMasterConnection {
+        self.join_as(end, entries, None)
+    }
+
+    /// The same, as a master of ours that says this of itself.
+    pub(crate) fn join_as(
+        &self,
+        end: u64,
+        entries: &[(u32, u64)],
+        extension: Option<Extension>,
+    ) -> FakeMasterConnection {
         let (stream, _) = self.listener.accept().unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -138,11 +172,16 @@ impl FakeMaster {
         let mut conn = FakeMasterConnection {
             stream,
             decoder: SlaveFrameDecoder::new(false),
+            agreed: extension.map_or(Capabilities::NONE, |it| it.capabilities),
         };
+        conn.decoder.agree(conn.agreed);
         let mut hello = [0; SLAVE_HANDSHAKE_LEN];
         conn.stream.read_exact(&mut hello).unwrap();
         let frame = conn.decoder.push(&hello).unwrap().frame;
-        assert!(matches!(frame, Some(FrameFromSlave::Handshake(_))));
+        let Some(FrameFromSlave::Handshake(hello)) = frame else {
+            panic!("{frame:?}");
+        };
+        assert!(hello.asks.is_some(), "our slave asks for the extension");
         let entries: Vec<_> = entries
             .iter()
             .map(|(epoch, start)| EpochEntry {
@@ -150,7 +189,11 @@ impl FakeMaster {
                 start: *start,
             })
             .collect();
-        conn.say(&HandshakeAnswer::encode(end, &entries, HandshakeAnswerForm::Short).unwrap());
+        let answer = match &extension {
+            Some(extension) => HandshakeAnswer::encode_extended(end, &entries, extension),
+            None => HandshakeAnswer::encode(end, &entries, HandshakeAnswerForm::Short),
+        };
+        conn.say(&answer.unwrap());
         conn
     }
 }
@@ -169,15 +212,49 @@ impl FakeMasterConnection {
             confirm: Some(0),
         };
         // In one piece: the slave may end the connection at the header.
-        self.say(&[&header.encode(), body].concat());
+        let frame = match self.agreed.contains(Capabilities::CHECKSUM) {
+            true => [&header.encode_checked(body)[..], body].concat(),
+            false => [&header.encode()[..], body].concat(),
+        };
+        self.say(&frame);
+    }
+
+    /// A frame whose body was changed on its way, in its byte `at`.
+    pub(crate) fn transfer_changed(
+        &mut self,
+        offset: u64,
+        epoch: (u32, u64),
+        body: &[u8],
+        at: usize,
+    ) {
+        let header = TransferHeader {
+            body_len: u32::try_from(body.len()).unwrap(),
+            offset: Some(offset),
+            epoch: epoch.0,
+            epoch_start: epoch.1,
+            confirm: Some(0),
+        };
+        let head = header.encode_checked(body);
+        let mut body = body.to_vec();
+        body[at] ^= 1;
+        self.say(&[&head[..], &body].concat());
     }
 
     /// The next report; none when the connection is over.
     pub(crate) fn report(&mut self) -> Option<u64> {
-        let mut bytes = [0; 12];
+        let both = self.agreed.contains(Capabilities::BOTH_OFFSETS);
+        let mut bytes = vec![
+            0;
+            if both {
+                BOTH_OFFSETS_REPORT_LEN
+            } else {
+                REPORT_LEN
+            }
+        ];
         self.stream.read_exact(&mut bytes).ok()?;
         match self.decoder.push(&bytes).unwrap().frame {
             Some(FrameFromSlave::Report(offset)) => Some(offset),
+            Some(FrameFromSlave::ReportBoth { published, .. }) => Some(published),
             other => panic!("{other:?}"),
         }
     }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use epochlog_engine::EpochList;
 use epochlog_ha::{
-    Decision, FrameFromSlave, HandshakeAnswerForm, Heard, Joined, MasterConnection,
-    MasterConnectionConfig, MasterFrameDecoder, MasterLog, MasterSend, MasterSide, SlaveAction,
-    SlaveConnection, SlaveConnectionConfig, SlaveFrameDecoder, SlaveHandshake, SlaveIdentity,
-    SlaveSide, decide,
+    Capabilities, Decision, FrameChecksum, FrameFromSlave, HandshakeAnswerForm, Heard, Joined,
+    LogId, MasterConnection, MasterConnectionConfig, MasterFrameDecoder, MasterLog, MasterSend,
+    MasterSide, SlaveAction, SlaveConnection, SlaveConnectionConfig, SlaveFrameDecoder,
+    SlaveHandshake, SlaveIdentity, SlaveSide, TransferHeader, decide,
 };
 
 use crate::node::{Node, RECORD_LEN, SEGMENT_SIZE};
@@ -29,6 +29,22 @@ struct Open {
     down: VecDeque<u8>,
     takes: Takes,
     part: Vec<u8>,
+    checksum: Option<FrameChecksum>,
+}
+
+impl Open {
+    fn frame(&mut self, head: &TransferHeader, body: &[u8]) {
+        match self.master.agreed().contains(Capabilities::CHECKSUM) {
+            true => self.down.extend(head.encode_checked(body)),
+            false => self.down.extend(head.encode()),
+        }
+        self.down.extend(body);
+    }
+}
+
+/// One of the three slaves is a peer of Java's, as far as its frames go.
+fn asks(id: u64) -> Option<Capabilities> {
+    (id != 1).then_some(Capabilities::ALL)
 }
 
 pub(crate) struct Wire {
@@ -45,7 +61,9 @@ impl Wire {
                 sync_from_last_file: false,
                 async_learner: false,
                 identity: SlaveIdentity::BrokerId(id),
+                asks: None,
             },
+            log_id: LogId::UNKNOWN,
             segment_size: SEGMENT_SIZE,
             heartbeat_interval_ms: 50,
             housekeeping_interval_ms: 100_000,
@@ -108,7 +126,7 @@ impl Wire {
             let Some(frame) = decoded.frame else { continue };
             match open.master.frame(frame, &view).unwrap() {
                 Heard::Nothing | Heard::Started { .. } => (),
-                Heard::Acked { offset } => {
+                Heard::Acked { offset, .. } => {
                     let upto = usize::try_from(offset).unwrap();
                     assert_eq!(slave.log[..upto], log.log[..upto], "an ack of {offset}");
                 }
@@ -120,14 +138,14 @@ impl Wire {
         match open.master.next_send(&view, now) {
             Ok(None) => (),
             Ok(Some(MasterSend::Handshake(bytes))) => open.down.extend(bytes),
-            Ok(Some(MasterSend::Heartbeat(head))) => open.down.extend(head.encode()),
+            Ok(Some(MasterSend::Heartbeat(head))) => open.frame(&head, &[]),
             Ok(Some(MasterSend::Transfer(head, batch))) => {
-                open.down.extend(head.encode());
                 let from = usize::try_from(batch.offset).unwrap();
-                open.down.extend(&log.log[from..from + batch.len as usize]);
+                open.frame(&head, &log.log[from..from + batch.len as usize]);
             }
             Err(reason) => panic!("the master ends the connection: {reason}"),
         }
+        open.from_slave.agree(open.master.agreed());
         open.master.sent();
         true
     }
@@ -148,10 +166,17 @@ impl Wire {
             }
             left -= n;
             let bytes: Vec<u8> = open.down.drain(..n).collect();
+            if let (Some(checksum), Takes::Body(_) | Takes::Compare(..)) =
+                (&mut open.checksum, &open.takes)
+            {
+                checksum.add(&bytes);
+                checksum.check().unwrap();
+            }
             self.slave.heard(now);
             match open.takes {
                 Takes::Header => {
                     if let Some(frame) = open.from_master.push(&bytes).unwrap().frame {
+                        open.checksum = open.from_master.checksum();
                         self.slave.frame(frame);
                     }
                 }
@@ -200,6 +225,9 @@ impl Wire {
                 let form = HandshakeAnswerForm::Short;
                 let config = MasterConnectionConfig {
                     transfer_batch_size: 50,
+                    extended_batch_size: 200,
+                    extension: Some(Capabilities::ALL),
+                    log_id: LogId::UNKNOWN,
                     heartbeat_interval_ms: 50,
                     housekeeping_interval_ms: 100_000,
                     handshake_wait_ms: 100_000,
@@ -208,11 +236,12 @@ impl Wire {
                 self.open = Some(Open {
                     master: MasterConnection::new(config, now),
                     from_slave: SlaveFrameDecoder::new(false),
-                    from_master: MasterFrameDecoder::new(form),
+                    from_master: MasterFrameDecoder::new(form).asking(asks(self.id)),
                     up: VecDeque::new(),
                     down: VecDeque::new(),
                     takes: Takes::Header,
                     part: Vec::new(),
+                    checksum: None,
                 });
                 self.slave.connected(now);
             }
@@ -222,8 +251,12 @@ impl Wire {
                     sync_from_last_file: false,
                     async_learner: false,
                     identity,
+                    asks: asks(self.id),
                 };
                 self.up(&hello.encode());
+            }
+            SlaveAction::Report(offset) if self.slave.reports_both() => {
+                self.up(&FrameFromSlave::encode_report_of_both(offset, offset));
             }
             SlaveAction::Report(offset) => self.up(&FrameFromSlave::encode_report(offset)),
             SlaveAction::Decide { answer, lookback } => {

@@ -6,7 +6,9 @@ use super::super::Core;
 use super::super::clock::{Rate, jitter, now_ms};
 use super::super::runtime_info::{ClientInfo, JoinInfo};
 use super::{SlaveTransport, Target};
-use crate::frame::{FrameFromSlave, MasterFrameDecoder};
+use crate::frame::{
+    FrameChecksum, FrameFromMaster, FrameFromSlave, MasterFrameDecoder, SlaveHandshake,
+};
 use crate::slave::{SlaveAction, SlaveClose, SlaveConnection};
 use crate::transport::{Close, CloseReason, ConnId, FrameBytes, RecvInto};
 
@@ -17,8 +19,16 @@ const HEADER_LEN_MAX: usize = 64 << 10;
 enum Busy {
     No,
     Header,
-    Body { len: u32 },
-    Compare { at: Offset },
+    Body {
+        len: u32,
+    },
+    Compare {
+        at: Offset,
+    },
+    /// The rest of a frame whose part differs from the own log: it is cut only if the frame is whole.
+    Rest {
+        record: Option<Offset>,
+    },
     Closing,
 }
 
@@ -33,8 +43,14 @@ pub(super) struct Following {
     pub(super) master_epochs: EpochList,
     pub(super) overlap_from: Offset,
     busy: Busy,
+    /// Of the frame whose body is being taken, if the peers have agreed on checksums.
+    checksum: Option<FrameChecksum>,
+    /// Where that frame belongs.
+    frame_at: Option<Offset>,
     /// The buffer of headers, while no receive has it.
     spare: Vec<u8>,
+    /// The receive of a frame's rest is outstanding.
+    resting: bool,
     sending: bool,
     /// A report that waits for the send before it; only the newest counts.
     unsent: Option<Offset>,
@@ -57,7 +73,10 @@ impl Following {
             master_epochs: EpochList::new(),
             overlap_from: 0,
             busy: Busy::No,
+            checksum: None,
+            frame_at: None,
             spare: Vec::new(),
+            resting: false,
             sending: false,
             unsent: None,
             last_join: None,
@@ -98,7 +117,17 @@ impl Following {
                 self.machine.failed(reason);
             }
         }
+        self.ask_rest(transport);
         self.ask_header(transport);
+    }
+
+    /// Takes the rest of a frame off the stream that is only looked at.
+    fn ask_rest(&mut self, transport: &mut SlaveTransport) {
+        if matches!(self.busy, Busy::Rest { .. }) && !self.resting {
+            self.resting = true;
+            let left = self.checksum.map_or(0, |checksum| checksum.left());
+            self.recv(RecvInto::Bytes(vec![0; left as usize]), transport);
+        }
     }
 
     fn perform(
@@ -110,16 +139,11 @@ impl Following {
         match action {
             SlaveAction::Connect => self.connect(core, transport),
             SlaveAction::SendHandshake => {
-                let handshake = core
-                    .config
-                    .slave(core.store.segment_size())
-                    .handshake
-                    .encode();
-                self.send(FrameBytes::from(handshake), transport);
+                self.send(FrameBytes::from(handshake(core).encode()), transport);
             }
             SlaveAction::Decide { answer, lookback } => self.join(answer, lookback, core)?,
             SlaveAction::Report(offset) => {
-                self.report(offset, transport);
+                self.report(offset, core, transport);
             }
             SlaveAction::Compare { at, len } => {
                 self.busy = Busy::Compare { at };
@@ -152,7 +176,10 @@ impl Following {
     }
 
     fn connect(&mut self, core: &Core, transport: &mut SlaveTransport) {
-        self.decoder = MasterFrameDecoder::new(core.config.answer_form);
+        self.decoder =
+            MasterFrameDecoder::new(core.config.answer_form).asking(handshake(core).asked());
+        self.checksum = None;
+        self.resting = false;
         self.busy = Busy::No;
         self.sending = false;
         self.unsent = None;
@@ -205,21 +232,23 @@ impl Following {
     }
 
     /// The last send is done.
-    pub(super) fn sent(&mut self, transport: &mut SlaveTransport) {
+    pub(super) fn sent(&mut self, core: &Core, transport: &mut SlaveTransport) {
         self.sending = false;
         if let Some(offset) = self.unsent.take() {
-            self.report(offset, transport);
+            self.report(offset, core, transport);
         }
     }
 
-    fn report(&mut self, offset: Offset, transport: &mut SlaveTransport) {
+    fn report(&mut self, offset: Offset, core: &Core, transport: &mut SlaveTransport) {
         if self.sending {
             self.unsent = Some(offset);
+        } else if self.machine.reports_both() {
+            let flushed = core.store.flushed_offset();
+            let report = FrameFromSlave::encode_report_of_both(offset, flushed);
+            self.send(FrameBytes::new(&report), transport);
         } else {
-            self.send(
-                FrameBytes::new(&FrameFromSlave::encode_report(offset)),
-                transport,
-            );
+            let report = FrameFromSlave::encode_report(offset);
+            self.send(FrameBytes::new(&report), transport);
         }
     }
 
@@ -262,12 +291,18 @@ impl Following {
             (Busy::Header, RecvInto::Bytes(bytes)) => {
                 let decoded = self.decoder.push(&bytes[..len])?;
                 if let Some(frame) = decoded.frame {
+                    self.checksum = self.decoder.checksum();
+                    if let FrameFromMaster::Transfer(header) = &frame {
+                        self.frame_at = header.offset;
+                    }
                     self.machine.frame(frame);
                 }
                 self.spare = bytes;
                 Ok(())
             }
-            (Busy::Body { len }, RecvInto::Window(window)) => {
+            (Busy::Body { len }, RecvInto::Window(mut window)) => {
+                // A window that is dropped counts as written to and as never received.
+                self.check(&window.as_mut_slice()[..len as usize])?;
                 let receiver = self.receiver.as_mut().ok_or_else(no_receiver)?;
                 receiver.filled(window, len as usize);
                 let end = receiver.publish().map_err(log_refuses)?;
@@ -277,12 +312,41 @@ impl Following {
                 }
                 Ok(())
             }
-            (Busy::Compare { at }, RecvInto::Bytes(bytes)) => self.compare(at, &bytes[..len], core),
+            (Busy::Compare { at }, RecvInto::Bytes(bytes)) => {
+                self.check(&bytes[..len])?;
+                self.compare(at, &bytes[..len], core)
+            }
+            (Busy::Rest { record }, RecvInto::Bytes(bytes)) => {
+                self.check(&bytes[..len])?;
+                self.machine.differs(record);
+                Ok(())
+            }
             (busy, _) => {
                 // Bytes of a connection that is being closed.
                 self.busy = busy;
                 Ok(())
             }
+        }
+    }
+
+    /// Takes bytes of a frame's body into its checksum; an error if it is whole and not as it was sent.
+    fn check(&mut self, bytes: &[u8]) -> Result<(), SlaveClose> {
+        let Some(checksum) = &mut self.checksum else {
+            return Ok(());
+        };
+        checksum.add(bytes);
+        let offset = self.frame_at;
+        checksum
+            .check()
+            .map_err(|error| SlaveClose::Corrupt { offset, error })
+    }
+
+    /// The log differs from a frame's bytes. If only a part of the frame has come, the rest is taken
+    /// first: a frame that is not as it was sent proves nothing.
+    pub(super) fn differs(&mut self, record: Option<Offset>) {
+        match self.checksum.map_or(0, |checksum| checksum.left()) {
+            0 => self.machine.differs(record),
+            _ => self.busy = Busy::Rest { record },
         }
     }
 
@@ -323,6 +387,10 @@ impl Following {
         })?;
         receiver.adopt_epochs(&list).map_err(log_refuses)
     }
+}
+
+fn handshake(core: &Core) -> SlaveHandshake {
+    core.config.slave(core.store.segment_size()).handshake
 }
 
 fn no_receiver() -> SlaveClose {

@@ -38,7 +38,7 @@ impl Following {
         let master = MasterSide {
             epochs: &master_epochs,
             end: answer.end,
-            role_epoch: None,
+            role_epoch: answer.extension.map(|told| told.role_epoch),
         };
         let mut unreadable = None;
         let decision = decide(slave, master, |point| {
@@ -96,8 +96,8 @@ impl Following {
             master = %self.target.master_addr, first, record,
             "bytes below the consistent point differ from the master's"
         );
-        self.machine
-            .differs(Some(record).filter(|record| *record > self.overlap_from));
+        let record = Some(record).filter(|record| *record > self.overlap_from);
+        self.differs(record);
         Ok(())
     }
 
