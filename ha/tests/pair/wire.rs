@@ -255,10 +255,7 @@ impl Wire {
                 };
                 self.up(&hello.encode());
             }
-            SlaveAction::Report(offset) if self.slave.reports_both() => {
-                self.up(&FrameFromSlave::encode_report_of_both(offset, offset));
-            }
-            SlaveAction::Report(offset) => self.up(&FrameFromSlave::encode_report(offset)),
+            SlaveAction::Report(offset) => self.report(offset),
             SlaveAction::Decide { answer, lookback } => {
                 assert!(node.window.is_empty());
                 self.master_epochs = EpochList::from_entries(answer.entries).unwrap();
@@ -309,6 +306,13 @@ impl Wire {
             point.is_multiple_of(RECORD_LEN as u64)
         })
         .unwrap()
+    }
+
+    fn report(&mut self, offset: u64) {
+        match self.slave.reports_both() {
+            true => self.up(&FrameFromSlave::encode_report_of_both(offset, offset)),
+            false => self.up(&FrameFromSlave::encode_report(offset)),
+        }
     }
 
     fn up(&mut self, bytes: &[u8]) {
