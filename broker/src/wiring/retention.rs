@@ -101,6 +101,8 @@ mod tests {
             addr: ([127, 0, 0, 1], 1).into(),
             broker_id: None,
             slave_ack_offset: ack,
+            slave_flushed_offset: None,
+            extended: false,
             diff: 0,
             in_sync: false,
             transferred_byte_in_second: 0,
