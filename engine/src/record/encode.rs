@@ -138,7 +138,7 @@ pub(crate) struct Planned<'m> {
 
 impl<'m> Planned<'m> {
     /// Measures `message` and computes the CRC of its body; fails as [`encoded_len`] does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         message: &'m Message<'m>,
         options: EncodeOptions,
@@ -201,10 +201,8 @@ pub fn write_filler(out: &mut [u8]) {
 #[must_use]
 pub fn message_id(store_host: SocketAddr, offset: Offset) -> String {
     let host = Host::new(store_host);
-    let mut bytes = [0; super::layout::V6_HOST_LEN];
-    let host_len = host.write(&mut bytes);
-    let mut id = String::with_capacity(2 * (host_len + 8));
-    for byte in bytes[..host_len].iter().chain(&offset.to_be_bytes()) {
+    let mut id = String::with_capacity(2 * (host.len() + 8));
+    for byte in host.as_bytes().iter().chain(&offset.to_be_bytes()) {
         // Writing to a String cannot fail.
         let _ = write!(id, "{byte:02X}");
     }
@@ -212,6 +210,7 @@ pub fn message_id(store_host: SocketAddr, offset: Offset) -> String {
 }
 
 impl<'a> Plan<'a> {
+    #[inline(always)]
     fn new(message: &Message<'a>, options: EncodeOptions) -> Result<Self, MessageError> {
         let topic_len = message.topic.len();
         if topic_len == 0 || topic_len > MAX_TOPIC_LEN {
@@ -272,6 +271,7 @@ impl<'a> Plan<'a> {
         bits
     }
 
+    #[inline]
     fn write(
         &self,
         out: &mut [u8],
@@ -303,17 +303,17 @@ impl<'a> Plan<'a> {
         };
         let mut slot = Slot { out, at: 0 };
         slot.put(head.as_bytes());
-        slot.put_host(self.born_host);
+        slot.put_host(&self.born_host);
         slot.put(&stamp.store_timestamp_ms.to_be_bytes());
-        slot.put_host(self.store_host);
+        slot.put_host(&self.store_host);
         slot.put(tail.as_bytes());
         slot.put(message.body);
         let topic_len = short(message.topic.len()).to_be_bytes();
-        slot.put(if self.v2 {
-            &topic_len[..]
+        if self.v2 {
+            slot.put(&topic_len);
         } else {
-            &topic_len[1..]
-        });
+            slot.put(&[topic_len[1]]);
+        }
         slot.put(message.topic.as_bytes());
         slot.put(&short(self.properties_len).to_be_bytes());
         slot.put(self.properties);
@@ -345,9 +345,13 @@ impl Slot<'_> {
         self.at = end;
     }
 
+    /// Two copies of known length: a copy of any length is a call.
     #[inline]
-    fn put_host(&mut self, host: Host) {
-        self.at += host.write(&mut self.out[self.at..]);
+    fn put_host(&mut self, host: &Host) {
+        match host.as_v4() {
+            Some(bytes) => self.put(bytes),
+            None => self.put(host.as_v6()),
+        }
     }
 
     fn written(&self) -> &[u8] {

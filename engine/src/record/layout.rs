@@ -83,41 +83,63 @@ pub(super) struct Prefix {
 /// as Java's `InetAddress` has it.
 #[derive(Clone, Copy)]
 pub(super) struct Host {
-    pub(super) ip: IpAddr,
-    pub(super) port: u16,
+    /// As in a record, and zeros behind.
+    bytes: [u8; V6_HOST_LEN],
+    is_v6: bool,
 }
 
 impl Host {
     #[inline]
     pub(super) fn new(address: SocketAddr) -> Self {
+        let mut bytes = [0; V6_HOST_LEN];
+        let port = i32::from(address.port()).to_be_bytes();
+        let v4 = match address {
+            SocketAddr::V4(address) => Some(*address.ip()),
+            SocketAddr::V6(address) => match address.ip().to_ipv4_mapped() {
+                Some(v4) => Some(v4),
+                None => {
+                    bytes[..16].copy_from_slice(&address.ip().octets());
+                    bytes[16..].copy_from_slice(&port);
+                    None
+                }
+            },
+        };
+        if let Some(v4) = v4 {
+            bytes[..4].copy_from_slice(&v4.octets());
+            bytes[4..8].copy_from_slice(&port);
+        }
         Self {
-            ip: address.ip().to_canonical(),
-            port: address.port(),
+            bytes,
+            is_v6: v4.is_none(),
         }
     }
 
-    pub(super) fn len(self) -> usize {
-        match self.ip {
-            IpAddr::V4(_) => V4_HOST_LEN,
-            IpAddr::V6(_) => V6_HOST_LEN,
-        }
-    }
-
-    pub(super) fn is_v6(self) -> bool {
-        self.ip.is_ipv6()
-    }
-
-    /// Writes address and port to the front of `out` and returns how many bytes that were.
     #[inline]
-    pub(super) fn write(self, out: &mut [u8]) -> usize {
-        let len = self.len();
-        let (address, port) = out[..len].split_at_mut(len - 4);
-        match self.ip {
-            IpAddr::V4(ip) => address.copy_from_slice(&ip.octets()),
-            IpAddr::V6(ip) => address.copy_from_slice(&ip.octets()),
-        }
-        port.copy_from_slice(&i32::from(self.port).to_be_bytes());
-        len
+    pub(super) fn len(&self) -> usize {
+        if self.is_v6 { V6_HOST_LEN } else { V4_HOST_LEN }
+    }
+
+    #[inline]
+    pub(super) fn is_v6(&self) -> bool {
+        self.is_v6
+    }
+
+    /// What stands in a record, if the address is IPv4.
+    #[inline]
+    pub(super) fn as_v4(&self) -> Option<&[u8; V4_HOST_LEN]> {
+        self.bytes.first_chunk().filter(|_| !self.is_v6)
+    }
+
+    /// What stands in a record if the address is IPv6.
+    #[inline]
+    pub(super) fn as_v6(&self) -> &[u8; V6_HOST_LEN] {
+        &self.bytes
+    }
+
+    /// What stands in a record.
+    #[inline]
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len()]
     }
 
     /// Reads the 8 or 20 bytes of a host; `None` if they are not of that length or hold a port that
