@@ -1,165 +1,162 @@
-//! Replication over loopback beside the wire alone.
+//! Replication over loopback, from one mapping into the other, beside the raw limit.
 //!
-//! `catch_up`: a new slave takes a log of 64 MiB of 1 KiB messages, from `become_slave` until its
-//! published end is the master's: handshake, frames, receive in place, CRCs, publish. Beside it
-//! the same slices over the same transport into the same kind of mapping, unchecked and without a
-//! protocol. `ack`: one message of 1 KiB at a time, acknowledged by the slave's memory, beside a
-//! round trip of as many bytes over blocking sockets.
+//! `replicate/N KiB`: a slave that has the first message of a log of 1 KiB messages takes the rest in
+//! frames of N KiB; the time from its first growth until its published end is the master's, scaled
+//! to the whole log: frames, receive in place, CRCs, publish, reports. Beside it the same slices
+//! with heads of the same length over two raw rings, unchecked, without frames or reports. Both
+//! destinations are segments made ready ahead. The sender has one core, all receivers the other. Stores without consume queues: the log alone.
+//!
+//! After the criterion group, rounds of all of them in turn, with the ratio to the better raw limit.
 //!
 //! Loopback always copies: figures are ratios of one run, not promises for a network card.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use epochlog_benches::stores::{Scratch, body, message};
-use epochlog_benches::wire::{Echo, HEAD_LEN, ship_log};
-use epochlog_engine::{EncodeOptions, encoded_len};
-use epochlog_ha::{
-    AckPolicy, AckRequest, HaConfig, HaService, Outcome, SyncStateSet, TransportConfig,
-    TransportKind,
-};
+use epochlog_benches::cores::on_core;
+use epochlog_benches::ratio::{Subject, medians};
+use epochlog_benches::raw::{self, Mode};
+use epochlog_benches::stores::Scratch;
+use epochlog_ha::{HaConfig, HaService, SyncStateSet, TransportKind};
 
-const LOG: u64 = 64 << 20;
-const SEGMENT: u64 = 80 << 20;
+/// Below the 64 MiB at which a store begins to sync in the background.
+const LOG: u64 = 62 << 20;
+const SEGMENT: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_micros(100);
 const MASTER: u64 = 1;
-const SLAVE: u64 = 2;
+const ROUNDS: usize = 25;
 
-fn serve(
-    id: u64,
-    scratch: &Scratch,
-    kinds: (TransportKind, TransportKind),
-    batch: u32,
-) -> HaService {
+/// Whether the benches are only tried.
+fn is_trial() -> bool {
+    std::env::args().any(|argument| argument == "--test")
+}
+
+fn log_len() -> u64 {
+    if is_trial() { 8 << 20 } else { LOG }
+}
+
+fn serve(id: u64, scratch: &Scratch, kind: TransportKind, batch: usize) -> HaService {
     let mut config = HaConfig::on_loopback(id);
-    (config.transport, config.slave_transport) = kinds;
-    config.transfer_batch_size = batch;
+    config.transport = kind;
+    config.slave_transport = kind;
+    config.transfer_batch_size = u32::try_from(batch).expect("a legal batch");
+    config.extended_batch_size = config.transfer_batch_size;
     HaService::start(scratch.store.clone(), config).expect("this host allows the transport")
 }
 
-fn follow(slave: &HaService, master: &HaService) {
-    slave
-        .become_slave(1, MASTER, master.listen_addr())
-        .expect("a slave");
-}
-
-fn catch_up(log: &Scratch, master: &HaService, kinds: (TransportKind, TransportKind)) -> Duration {
-    let scratch = Scratch::new(SEGMENT).expect("a store in TMPDIR");
-    let slave = serve(SLAVE, &scratch, kinds, 32 << 10);
-    let end = log.store.end_offset();
-    let began = Instant::now();
-    follow(&slave, master);
-    let mut at = 0;
-    while at < end {
-        assert!(
-            began.elapsed() < PATIENCE,
-            "the slave stands at {at} of {end}"
-        );
-        at = scratch.store.wait_for_end(at, Duration::from_secs(1));
+/// The time in which `count` slaves take the log, from the first growth of any to the last end of
+/// all.
+fn replicate(log: &Scratch, kind: TransportKind, batch: usize, count: u64) -> Duration {
+    let master = on_core(0, || serve(MASTER, log, kind, batch));
+    let set = SyncStateSet::new([MASTER], 1);
+    master.become_master(1, set).expect("the master of epoch 1");
+    let stores: Vec<_> = (0..count)
+        .map(|_| Scratch::log_only(SEGMENT).expect("a store in TMPDIR"))
+        .collect();
+    for store in &stores {
+        store.begin_as(&log.store).expect("a first message");
     }
-    let elapsed = began.elapsed();
-    slave.shutdown();
+    let start = stores[0].store.end_offset();
+    let slaves: Vec<_> = (MASTER + 1..)
+        .zip(&stores)
+        .map(|(id, store)| on_core(1, || serve(id, store, kind, batch)))
+        .collect();
+    for slave in &slaves {
+        let followed = slave.become_slave(1, MASTER, master.listen_addr());
+        followed.expect("a slave");
+    }
+    let end = log.store.end_offset();
+    let asked = Instant::now();
+    let mut began = None;
+    loop {
+        let ends = stores.iter().map(|it| it.store.end_offset());
+        let (least, sum) = ends.fold((end, 0), |(least, sum), it| (least.min(it), sum + it));
+        if began.is_none() && sum > count * start {
+            began = Some((Instant::now(), sum));
+        }
+        if least == end {
+            break;
+        }
+        assert!(asked.elapsed() < PATIENCE, "{least} of {end}");
+        std::thread::sleep(LOOK);
+    }
+    let (began, seen) = began.unwrap_or((asked, count * start));
+    let share = (count * end) as f64 / (count * end - seen).max(1) as f64;
+    let elapsed = began.elapsed().mul_f64(share);
+    drop(slaves);
+    master.shutdown();
     elapsed
 }
 
-fn wire_alone(
-    log: &Scratch,
-    kind: TransportKind,
-    config: &TransportConfig,
-    batch: usize,
-) -> Duration {
-    let scratch = Scratch::new(SEGMENT).expect("a store in TMPDIR");
-    let shipped = ship_log(kind, config, &log.store, &scratch.store, batch);
-    shipped.expect("loopback works").elapsed
+fn raw_limit(log: &Scratch, batch: usize, mode: Mode) -> Duration {
+    let scratch = Scratch::log_only(SEGMENT).expect("a store in TMPDIR");
+    scratch.begin_as(&log.store).expect("a first message");
+    let from = log.store.slice(0, usize::MAX).expect("the whole log");
+    let mut receiver = scratch.store.receive().expect("a slave");
+    let mut into = receiver.window(usize::MAX).expect("an empty segment");
+    let from = &from[..from.len() - usize::try_from(scratch.store.end_offset()).unwrap_or(0)];
+    raw::ship(from, into.as_mut_slice(), batch, mode).expect("this host allows a ring")
 }
 
-fn bench_catch_up(criterion: &mut Criterion) {
-    use TransportKind::{Std, TokioUring, Uring};
-    let copying = TransportConfig {
-        zero_copy_min_bytes: usize::MAX,
-        ..TransportConfig::default()
-    };
-    let zero_copy = TransportConfig {
-        zero_copy_give_up_after: 0,
-        ..TransportConfig::default()
-    };
-    for batch in [32 << 10, 256 << 10] {
-        let log = Scratch::filled(SEGMENT, LOG, 1 << 10).expect("a store in TMPDIR");
-        let mut group = criterion.benchmark_group(format!("catch_up/{}KiB", batch >> 10));
+fn run(group: &mut BenchmarkGroup<'_, WallTime>, (name, once): &mut Subject<'_>) {
+    let once = RefCell::new(once);
+    group.bench_function(*name, |bencher| {
+        bencher.iter_custom(|iterations| (0..iterations).map(|_| once.borrow_mut()()).sum());
+    });
+}
+
+fn bench(criterion: &mut Criterion) {
+    let log = Scratch::log_only(SEGMENT).expect("a store in TMPDIR");
+    log.fill(log_len(), 1 << 10).expect("room in TMPDIR");
+    let log = &log;
+    for batch in [32 << 10, 256 << 10, 1 << 20] {
+        let mut group = criterion.benchmark_group(format!("replicate/{}KiB", batch >> 10));
         group.throughput(Throughput::Bytes(log.store.end_offset()));
         group
             .sample_size(10)
-            .warm_up_time(Duration::from_millis(500))
+            .warm_up_time(Duration::from_millis(100))
             .measurement_time(Duration::from_secs(3));
-        let mut wire = |name: &str, kind, config: &TransportConfig| {
-            run(&mut group, name, || wire_alone(&log, kind, config, batch));
-        };
-        wire("wire_send_zc", Uring, &zero_copy);
-        wire("wire_send", Uring, &copying);
-        wire("wire_std", Std, &copying);
-        let kinds = [
-            ("uring_to_tokio_uring", (Uring, TokioUring)),
-            ("uring_to_uring", (Uring, Uring)),
-            ("std_to_std", (Std, Std)),
+        use TransportKind::{Std, Uring};
+        let mut subjects: Vec<Subject<'_>> = vec![
+            (
+                "raw_send",
+                Box::new(|| raw_limit(log, batch, Mode::Copying)),
+            ),
+            (
+                "raw_send_zc",
+                Box::new(|| raw_limit(log, batch, Mode::ZeroCopy)),
+            ),
+            ("uring", Box::new(|| replicate(log, Uring, batch, 1))),
+            ("std", Box::new(|| replicate(log, Std, batch, 1))),
+            (
+                "uring_two_slaves",
+                Box::new(|| replicate(log, Uring, batch, 2) / 2),
+            ),
         ];
-        for (name, kinds) in kinds {
-            let size = u32::try_from(batch).expect("a legal batch");
-            let master = serve(MASTER, &log, kinds, size);
-            let set = SyncStateSet::new([MASTER], 1);
-            master.become_master(1, set).expect("the master of epoch 1");
-            run(&mut group, name, || catch_up(&log, &master, kinds));
-            master.shutdown();
+        for subject in &mut subjects {
+            run(&mut group, subject);
         }
         group.finish();
+        if !is_trial() {
+            report(batch, log.store.end_offset(), &mut subjects);
+        }
     }
 }
 
-fn run(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, once: impl Fn() -> Duration) {
-    group.bench_function(name, |bencher| {
-        bencher.iter_custom(|iterations| (0..iterations).map(|_| once()).sum());
-    });
-}
-
-fn bench_ack(criterion: &mut Criterion) {
-    let body = body(1 << 10);
-    let record_len = encoded_len(&message(&body), EncodeOptions::default());
-    let frame_len = HEAD_LEN + record_len.expect("a legal message");
-    let mut group = criterion.benchmark_group("ack/1KiB");
-    group
-        .sample_size(20)
-        .measurement_time(Duration::from_secs(3));
-    group.bench_function("round_trip", |bencher| {
-        let mut echo = Echo::new(frame_len, 12).expect("loopback sockets work");
-        bencher.iter(|| echo.round_trip().expect("the peer answers"));
-    });
-    use TransportKind::{Std, TokioUring, Uring};
-    let kinds = [
-        ("uring_to_tokio_uring", (Uring, TokioUring)),
-        ("uring_to_uring", (Uring, Uring)),
-        ("std_to_std", (Std, Std)),
-    ];
-    for (name, kinds) in kinds {
-        group.bench_function(name, |bencher| {
-            let stores = [Scratch::new(SEGMENT), Scratch::new(SEGMENT)];
-            let [log, copy] = stores.map(|store| store.expect("a store in TMPDIR"));
-            let master = serve(MASTER, &log, kinds, 32 << 10);
-            let slave = serve(SLAVE, &copy, kinds, 32 << 10);
-            let set = SyncStateSet::new([MASTER, SLAVE], 1);
-            master.become_master(1, set).expect("the master of epoch 1");
-            follow(&slave, &master);
-            let message = message(&body);
-            let ack = || AckRequest::new(AckPolicy::AllInSync, PATIENCE);
-            bencher.iter(|| match master.append_and_wait(&message, ack()) {
-                Outcome::Acked(_) => (),
-                other => panic!("{other:?}"),
-            });
-            slave.shutdown();
-            master.shutdown();
-        });
+/// Rounds of all in turn: bytes per second, and the share of the better raw limit.
+fn report(batch: usize, len: u64, subjects: &mut [Subject<'_>]) {
+    let times = medians(ROUNDS, subjects);
+    let limit = times[0].min(times[1]);
+    println!("{} KiB, medians of {ROUNDS} rounds in turn:", batch >> 10);
+    for ((name, _), time) in subjects.iter().zip(&times) {
+        let rate = len as f64 / time.as_secs_f64() / 1e9;
+        let share = limit.as_secs_f64() / time.as_secs_f64();
+        println!("  {name:<18} {rate:5.2} GB/s, {share:.2} of the raw limit");
     }
-    group.finish();
 }
 
-criterion_group!(benches, bench_catch_up, bench_ack);
+criterion_group!(benches, bench);
 criterion_main!(benches);

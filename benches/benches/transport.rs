@@ -1,6 +1,6 @@
 //! Frames over loopback TCP, one connection: each transport beside plain blocking sockets.
 //!
-//! Data set: heads of 36 bytes and bodies of one size, sent from one heap buffer and received into
+//! Data set: heads of 40 bytes and bodies of one size, sent from one heap buffer and received into
 //! another, over and over; nothing is checked or stored. Loopback always copies, so the zero-copy
 //! figures show that the path works and what it costs, not what it saves on a network card; the
 //! share of copied quanta is printed.
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use epochlog_benches::wire::{HEAD_LEN, blocking_frames, ship_frames};
+use epochlog_benches::raw::HEAD_LEN;
+use epochlog_benches::wire::{blocking_frames, ship_frames};
 use epochlog_ha::{Body, TransportConfig, TransportKind, TransportStats};
 
 const BODIES: [usize; 4] = [1 << 10, 32 << 10, 64 << 10, 256 << 10];

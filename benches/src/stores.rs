@@ -4,9 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use epochlog_engine::{Error, Message, Store, StoreConfig};
+use epochlog_engine::{EpochEntry, Error, Message, Store, StoreConfig};
 use tempfile::TempDir;
 
+/// Bytes of a page, or a part of one.
+const PAGE: usize = 4096;
 const HOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10911);
 
 /// A store that is gone, folder and all, when this is dropped.
@@ -23,6 +25,22 @@ impl Scratch {
     /// # Errors
     /// Whatever opening the store says; the folder is in `TMPDIR`.
     pub fn new(segment_size: u64) -> Result<Self, Error> {
+        Self::with(segment_size, |_| ())
+    }
+
+    /// As [`Scratch::new`], without consume queues and without a thread that makes pages: what is
+    /// measured is the log alone.
+    ///
+    /// # Errors
+    /// As [`Scratch::new`].
+    pub fn log_only(segment_size: u64) -> Result<Self, Error> {
+        Self::with(segment_size, |config| {
+            config.consume_queues = false;
+            config.prefault_ahead_bytes = 0;
+        })
+    }
+
+    fn with(segment_size: u64, set: impl FnOnce(&mut StoreConfig)) -> Result<Self, Error> {
         let dir = tempfile::tempdir().map_err(|error| Error::Setting {
             name: "TMPDIR",
             why: error.to_string(),
@@ -34,6 +52,7 @@ impl Scratch {
         config.max_dirty_bytes = u64::MAX;
         config.flush_interval_ms = 60_000;
         config.save_truncated_bytes = None;
+        set(&mut config);
         Ok(Self {
             store: Arc::new(Store::open(config)?),
             _dir: dir,
@@ -68,12 +87,58 @@ impl Scratch {
     /// Whatever the store says.
     pub fn filled(segment_size: u64, len: u64, body_len: usize) -> Result<Self, Error> {
         let scratch = Self::new(segment_size)?;
-        scratch.store.promote(1)?;
-        let body = body(body_len);
-        while scratch.store.end_offset() < len {
-            scratch.store.append(&message(&body))?;
-        }
+        scratch.fill(len, body_len)?;
         Ok(scratch)
+    }
+
+    /// Makes the store master of epoch 1 and appends messages with bodies of `body_len` until the
+    /// log has at least `len` bytes.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub fn fill(&self, len: u64, body_len: usize) -> Result<(), Error> {
+        self.store.promote(1)?;
+        let body = body(body_len);
+        while self.store.end_offset() < len {
+            self.store.append(&message(&body))?;
+        }
+        Ok(())
+    }
+
+    /// Touches every page of the first segment of an empty store that has no role yet, so that no
+    /// write to it makes a page.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub fn touch(&self) -> Result<(), Error> {
+        let mut receiver = self.store.receive()?;
+        receiver.adopt_epoch(EpochEntry { epoch: 0, start: 0 })?;
+        let mut window = receiver.window(usize::MAX)?;
+        for page in window.as_mut_slice().chunks_mut(PAGE) {
+            page[0] = std::hint::black_box(0);
+        }
+        receiver.filled(window, 0);
+        receiver.finish()
+    }
+
+    /// As a slave, takes the first message of `master`, after [`Scratch::touch`]: what follows is
+    /// received into pages that are there.
+    ///
+    /// # Errors
+    /// Whatever the stores say.
+    pub fn begin_as(&self, master: &Store) -> Result<(), Error> {
+        self.touch()?;
+        let record = master.record(0)?;
+        let bytes = record.bytes();
+        let mut receiver = self.store.receive()?;
+        if let Some(entry) = master.epochs().last() {
+            receiver.adopt_epoch(entry)?;
+        }
+        let mut window = receiver.window(bytes.len())?;
+        window.as_mut_slice().copy_from_slice(bytes);
+        receiver.filled(window, bytes.len());
+        receiver.publish()?;
+        receiver.finish()
     }
 }
 

@@ -1,19 +1,16 @@
-//! The wire without replication: the raw limits that replicated figures are shown beside.
+//! The transports without replication, and the same bytes over plain blocking sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epochlog_engine::{LogSlice, ReceiveWindow, Store};
 use epochlog_ha::{
     Body, Event, FrameBytes, RecvInto, Transport, TransportConfig, TransportKind, TransportStats,
     Window,
 };
 
-/// Bytes before each body, as in a transfer header.
-pub const HEAD_LEN: usize = 36;
+use crate::raw::HEAD_LEN;
 
 const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 const SLICE: Duration = Duration::from_millis(100);
@@ -105,59 +102,6 @@ fn say_done<W: Window, B: Body>(
     Ok(())
 }
 
-/// Sends the whole log of `master` in slices of at most `batch` bytes, a head before each, into the
-/// mapped tail of `slave`. Nothing is checked or published there: kernel to page cache and no more.
-///
-/// # Errors
-/// The ring being refused, a lost connection, or what the stores say.
-pub fn ship_log(
-    kind: TransportKind,
-    config: &TransportConfig,
-    master: &Store,
-    slave: &Arc<Store>,
-    batch: usize,
-) -> io::Result<Shipped> {
-    let end = master.end_offset();
-    let lens: Vec<usize> = slices(master, end, batch)
-        .map(|slice| slice.len())
-        .collect();
-    let entry = master.epochs().last();
-    let slave = Arc::clone(slave);
-    let take = move |mut server: Loop<ReceiveWindow, LogSlice>| -> io::Result<()> {
-        let conn = server.next()?.conn();
-        let mut receiver = slave.receive().map_err(io::Error::other)?;
-        if let Some(entry) = entry {
-            receiver.adopt_epoch(entry).map_err(io::Error::other)?;
-        }
-        for len in lens {
-            let head = RecvInto::Bytes(vec![0; HEAD_LEN]);
-            server.transport.recv(conn, head, HEAD_LEN);
-            server.next()?;
-            let window = receiver.window(len).map_err(io::Error::other)?;
-            server.transport.recv(conn, RecvInto::Window(window), len);
-            if let Event::Received {
-                into: RecvInto::Window(window),
-                len,
-                ..
-            } = server.next()?
-            {
-                receiver.filled(window, len);
-            }
-        }
-        say_done(&mut server, conn)
-    };
-    ship(kind, config, slices(master, end, batch), take)
-}
-
-fn slices(master: &Store, end: u64, batch: usize) -> impl Iterator<Item = LogSlice> + '_ {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let slice = master.slice(at, batch).ok().filter(|_| at < end)?;
-        at += slice.len() as u64;
-        Some(slice)
-    })
-}
-
 fn ship<W: Window, B: Body>(
     kind: TransportKind,
     config: &TransportConfig,
@@ -214,48 +158,5 @@ pub fn blocking_frames(body_len: usize, frames: u64) -> io::Result<Duration> {
     match receiver.join() {
         Ok(received) => received.map(|()| elapsed),
         Err(_) => Err(io::Error::other("the receiver panicked")),
-    }
-}
-
-/// A peer that answers every `request_len` bytes with `answer_len` bytes, over blocking sockets.
-pub struct Echo {
-    stream: TcpStream,
-    request: Vec<u8>,
-    answer: Vec<u8>,
-}
-
-impl Echo {
-    /// Starts the peer; its thread ends when this is dropped.
-    ///
-    /// # Errors
-    /// Those of the sockets.
-    pub fn new(request_len: usize, answer_len: usize) -> io::Result<Self> {
-        let listener = TcpListener::bind(SocketAddr::from(LOOPBACK))?;
-        let addr = listener.local_addr()?;
-        thread::spawn(move || -> io::Result<()> {
-            let (mut stream, _) = listener.accept()?;
-            stream.set_nodelay(true)?;
-            let (mut request, answer) = (vec![0; request_len], vec![1; answer_len]);
-            loop {
-                stream.read_exact(&mut request)?;
-                stream.write_all(&answer)?;
-            }
-        });
-        let stream = TcpStream::connect(addr)?;
-        stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            request: vec![1; request_len],
-            answer: vec![0; answer_len],
-        })
-    }
-
-    /// One request and its answer.
-    ///
-    /// # Errors
-    /// Those of the socket.
-    pub fn round_trip(&mut self) -> io::Result<()> {
-        self.stream.write_all(&self.request)?;
-        self.stream.read_exact(&mut self.answer)
     }
 }

@@ -368,6 +368,11 @@ pub trait Transport<W: Window, B: Body>: Send {
     /// transport itself and final.
     fn wait(&mut self, timeout: Duration, events: &mut Vec<Event<W>>) -> io::Result<()>;
 
+    /// Whether the next [`Transport::wait`] has something to report without asking the kernel.
+    fn is_ready(&self) -> bool {
+        false
+    }
+
     /// Ends a running [`Transport::wait`], or the next one if none is running, from any thread.
     /// Costs a system call only when the loop sleeps.
     fn waker(&self) -> Waker;

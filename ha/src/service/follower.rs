@@ -11,6 +11,7 @@ mod join;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam::channel::Sender;
 use epochlog_engine::{Epoch, ReceiveWindow};
@@ -19,7 +20,7 @@ use super::clock::{now_ms, until};
 use super::runtime_info::ClientInfo;
 use super::{Core, LONGEST_WAIT, SLAVE_THREAD};
 use crate::transport::{Close, Event, Transport, Window};
-use following::Following;
+use following::{Following, REPORT_WAIT};
 
 impl Window for ReceiveWindow {
     fn room(&mut self) -> &mut [u8] {
@@ -73,25 +74,25 @@ impl Follower {
     /// The body of the thread.
     pub(super) fn run(mut self) {
         let mut events = Vec::new();
+        let mut silent = false;
         loop {
             self.orders();
             if self.ending {
                 return self.finish();
             }
             self.act();
+            let longest = self.reports(silent);
             let now = now_ms();
             let due = self
                 .following
                 .as_ref()
                 .map_or(u64::MAX, Following::next_due_ms);
-            if let Err(error) = self
-                .transport
-                .wait(until(due, now, LONGEST_WAIT), &mut events)
-            {
+            if let Err(error) = self.transport.wait(until(due, now, longest), &mut events) {
                 tracing::error!(%error, "the transport of the slave has failed");
                 self.core.lost_thread(SLAVE_THREAD, &error.to_string());
                 return;
             }
+            silent = events.is_empty();
             for event in events.drain(..) {
                 self.event(event);
             }
@@ -99,6 +100,23 @@ impl Follower {
                 following.tick();
             }
         }
+    }
+
+    /// Sends the report that waits, or holds it for the frame that is coming in: `silent` says that
+    /// nothing came of that since. Returns how long the loop may sleep.
+    fn reports(&mut self, silent: bool) -> Duration {
+        let (None, Some(following)) = (&self.stopping, &mut self.following) else {
+            return LONGEST_WAIT;
+        };
+        if self.transport.is_ready() {
+            // More has come, which the same report can cover.
+            return LONGEST_WAIT;
+        }
+        if following.may_hold_report() && !silent {
+            return REPORT_WAIT;
+        }
+        following.send_report(&self.core, &mut self.transport);
+        LONGEST_WAIT
     }
 
     fn orders(&mut self) {
@@ -153,7 +171,7 @@ impl Follower {
         }
         match event {
             Event::Connected { .. } => following.connected(),
-            Event::Sent { .. } => following.sent(&self.core, &mut self.transport),
+            Event::Sent { .. } => following.sent(),
             Event::Received { into, len, .. } => {
                 following.received(into, len, &self.core);
                 self.act();

@@ -30,6 +30,7 @@ use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
+mod ahead;
 mod conn;
 mod driver;
 mod refused;
@@ -176,6 +177,10 @@ impl<W: Window, B: Body> UringTransport<W, B> {
     /// Waits until something can be reported, the loop is woken, or `timeout` is over.
     fn wait_inner(&mut self, timeout: Duration) -> io::Result<()> {
         self.enable()?;
+        if self.driver.has_events() && self.driver.queue.is_empty() {
+            // What was read ahead is there already.
+            return Ok(());
+        }
         let deadline = Instant::now().checked_add(timeout);
         loop {
             self.arm_wake();
@@ -256,6 +261,10 @@ impl<W: Window, B: Body> Transport<W, B> for UringTransport<W, B> {
         self.wait_inner(timeout)?;
         self.driver.report(events);
         Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.driver.has_events()
     }
 
     fn waker(&self) -> Waker {

@@ -1,5 +1,7 @@
 //! One attempt after the other to follow one master: the actions of the machine, carried out.
 
+use std::time::Duration;
+
 use epochlog_engine::{EpochEntry, EpochList, Offset, ReceiveWindow, Receiver};
 
 use super::super::Core;
@@ -14,6 +16,11 @@ use crate::transport::{Close, CloseReason, ConnId, FrameBytes, RecvInto};
 
 /// Most bytes of a header or table asked for at once.
 const HEADER_LEN_MAX: usize = 64 << 10;
+
+/// A report waits for the frame that is coming in as long as less than this was not reported.
+const UNREPORTED_MAX: u64 = 256 << 10;
+/// It waits no longer than this.
+pub(super) const REPORT_WAIT: Duration = Duration::from_millis(1);
 
 /// What the outstanding receive, or the wait for the connection's end, is for.
 enum Busy {
@@ -52,8 +59,10 @@ pub(super) struct Following {
     /// The receive of a frame's rest is outstanding.
     resting: bool,
     sending: bool,
-    /// A report that waits for the send before it; only the newest counts.
+    /// A report that waits; only the newest counts.
     unsent: Option<Offset>,
+    /// The report that went out last.
+    sent_report: Offset,
     pub(super) last_join: Option<JoinInfo>,
     pub(super) last_close: Option<SlaveClose>,
     rate: Rate,
@@ -79,6 +88,7 @@ impl Following {
             resting: false,
             sending: false,
             unsent: None,
+            sent_report: 0,
             last_join: None,
             last_close: None,
             rate: Rate::default(),
@@ -142,9 +152,7 @@ impl Following {
                 self.send(FrameBytes::from(handshake(core).encode()), transport);
             }
             SlaveAction::Decide { answer, lookback } => self.join(answer, lookback, core)?,
-            SlaveAction::Report(offset) => {
-                self.report(offset, core, transport);
-            }
+            SlaveAction::Report(offset) => self.unsent = Some(offset),
             SlaveAction::Compare { at, len } => {
                 self.busy = Busy::Compare { at };
                 self.recv(RecvInto::Bytes(vec![0; len as usize]), transport);
@@ -183,6 +191,7 @@ impl Following {
         self.busy = Busy::No;
         self.sending = false;
         self.unsent = None;
+        self.sent_report = 0;
         match transport.connect(self.target.master_addr) {
             Ok(conn) => self.conn = Some(conn),
             Err(error) => {
@@ -232,23 +241,31 @@ impl Following {
     }
 
     /// The last send is done.
-    pub(super) fn sent(&mut self, core: &Core, transport: &mut SlaveTransport) {
+    pub(super) fn sent(&mut self) {
         self.sending = false;
-        if let Some(offset) = self.unsent.take() {
-            self.report(offset, core, transport);
-        }
     }
 
-    fn report(&mut self, offset: Offset, core: &Core, transport: &mut SlaveTransport) {
-        if self.sending {
-            self.unsent = Some(offset);
-        } else if self.machine.reports_both() {
-            let flushed = core.store.flushed_offset();
-            let report = FrameFromSlave::encode_report_of_both(offset, flushed);
-            self.send(FrameBytes::new(&report), transport);
-        } else {
-            let report = FrameFromSlave::encode_report(offset);
-            self.send(FrameBytes::new(&report), transport);
+    /// Whether a report may wait for more: a further body is coming in, and little is unreported.
+    pub(super) fn may_hold_report(&self) -> bool {
+        matches!(self.busy, Busy::Body { .. })
+            && self
+                .unsent
+                .is_some_and(|offset| offset.saturating_sub(self.sent_report) < UNREPORTED_MAX)
+    }
+
+    /// Sends the report that waits, unless another send is under way.
+    pub(super) fn send_report(&mut self, core: &Core, transport: &mut SlaveTransport) {
+        if !self.sending
+            && let Some(offset) = self.unsent.take()
+        {
+            self.sent_report = offset;
+            let report = if self.machine.reports_both() {
+                let flushed = core.store.flushed_offset();
+                FrameBytes::new(&FrameFromSlave::encode_report_of_both(offset, flushed))
+            } else {
+                FrameBytes::new(&FrameFromSlave::encode_report(offset))
+            };
+            self.send(report, transport);
         }
     }
 

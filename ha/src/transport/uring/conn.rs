@@ -1,6 +1,7 @@
 //! One connection of the ring: receiving and the way to its end.
 //!
 //! Invariants:
+//! - One operation receives at a time, or two that are linked: a body and the head behind it.
 //! - A receive is never abandoned: its buffer leaves the connection only after its completion.
 //! - The end: cancel what is in flight (shut down first, if it is to be graceful), wait for all
 //!   completions, close the socket, wait for the notifications of zero-copy sends, report.
@@ -9,12 +10,13 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
-use io_uring::opcode;
 use io_uring::types::{CancelBuilder, Fd};
+use io_uring::{opcode, squeue};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use socket2::{SockAddr, Socket};
 
+use super::ahead::Ahead;
 use super::driver::{Driver, Operation};
 use super::result_of;
 use super::send::Sending;
@@ -39,7 +41,10 @@ pub(super) struct Conn<W, B> {
     pub(super) address: SockAddr,
     pub(super) connecting: bool,
     pub(super) receiving: Option<Receiving<W>>,
+    pub(super) ahead: Ahead,
     pub(super) sending: Option<Sending<B>>,
+    /// Room for a head and a short body, while no send has it.
+    pub(super) small_frame: Vec<u8>,
     pub(super) closing: Option<(CloseReason, Close)>,
     /// Completions to come, notifications apart.
     pub(super) operations: u32,
@@ -60,7 +65,9 @@ impl<W, B> Conn<W, B> {
             address: peer.into(),
             connecting,
             receiving: None,
+            ahead: Ahead::default(),
             sending: None,
+            small_frame: Vec::new(),
             closing: None,
             operations: 0,
             pins: 0,
@@ -100,7 +107,7 @@ impl<W: Window, B: Body> Driver<W, B> {
                 self.done.push_back(Event::Connected {
                     conn: ConnId::new(id),
                 });
-                self.submit_receive(id);
+                self.go_on_receiving(id);
                 return self.submit_chain(id);
             }
             (Ok(_), _) => socket::connected_to_itself(conn.peer),
@@ -109,7 +116,7 @@ impl<W: Window, B: Body> Driver<W, B> {
         self.begin_close(id, reason, Close::Reset);
     }
 
-    pub(super) fn recv(&mut self, conn: ConnId, into: RecvInto<W>, at_least: usize) {
+    pub(super) fn recv(&mut self, conn: ConnId, mut into: RecvInto<W>, at_least: usize) {
         let Some(entry) = self.conns.get_mut(conn.as_u64()) else {
             return;
         };
@@ -117,15 +124,23 @@ impl<W: Window, B: Body> Driver<W, B> {
             entry.receiving.is_none(),
             "{conn} has a receive outstanding"
         );
+        let whole = into.room().len() == at_least;
+        match into {
+            RecvInto::Bytes(_) => entry
+                .ahead
+                .wants_head(if whole { at_least } else { usize::MAX }),
+            RecvInto::Window(_) => entry.ahead.wants_body(at_least),
+        }
         entry.receiving = Some(Receiving {
             into,
             at_least,
             filled: 0,
         });
-        self.submit_receive(conn.as_u64());
+        self.go_on_receiving(conn.as_u64());
     }
 
-    fn submit_receive(&mut self, id: u64) {
+    /// Hands out what has come, or asks for more.
+    fn go_on_receiving(&mut self, id: u64) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
@@ -133,36 +148,85 @@ impl<W: Window, B: Body> Driver<W, B> {
             return;
         }
         let fd = Fd(conn.fd());
-        let Some(receiving) = &mut conn.receiving else {
+        let (Some(receiving), ahead) = (&mut conn.receiving, &mut conn.ahead) else {
             return;
         };
         let filled = receiving.filled;
+        receiving.filled += ahead.take(&mut receiving.into.room()[filled..]);
+        if receiving.filled >= receiving.at_least {
+            return self.hand_out(id);
+        }
+        if ahead.pending {
+            return;
+        }
+        let filled = receiving.filled;
+        let is_window = matches!(receiving.into, RecvInto::Window(_));
         let room = &mut receiving.into.room()[filled..];
         // A full room is waited for in the kernel, so that a body costs one wake-up.
         let whole = receiving.at_least - filled == room.len();
-        let flags = if whole {
-            RecvFlags::WAITALL
-        } else {
-            RecvFlags::empty()
-        };
-        let entry = opcode::Recv::new(fd, room.as_mut_ptr(), operation_len(room.len()))
-            .flags(flags.bits().cast_signed())
-            .build();
         conn.operations += 1;
-        self.queue
-            .push(entry.user_data(Operation::Receive.user_data(id)));
+        if whole && !is_window {
+            let rest = room.len();
+            if let Some((place, all)) = ahead.place_of_head(rest) {
+                let entry = receive(fd, place, all);
+                let user_data = Operation::ReceiveAhead.user_data(id);
+                return self.queue.push(entry.user_data(user_data));
+            }
+        }
+        let (rest, entry) = (room.len(), receive(fd, room, whole));
+        let entry = entry.user_data(Operation::Receive.user_data(id));
+        match ahead.place_behind(rest).filter(|_| whole && is_window) {
+            Some(place) => {
+                conn.operations += 1;
+                let head = receive(fd, place, true);
+                self.queue.push_linked(entry);
+                self.queue
+                    .push(head.user_data(Operation::ReceiveAhead.user_data(id)));
+            }
+            None => self.queue.push(entry),
+        }
+    }
+
+    fn hand_out(&mut self, id: u64) {
+        let taken = self
+            .conns
+            .get_mut(id)
+            .and_then(|conn| conn.receiving.take());
+        if let Some(Receiving { into, filled, .. }) = taken {
+            self.done.push_back(Event::Received {
+                conn: ConnId::new(id),
+                into,
+                len: filled,
+            });
+        }
     }
 
     pub(super) fn on_receive(&mut self, id: u64, result: i32) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        conn.operations -= 1;
         let result = result_of(result);
         if let (Ok(len), Some(receiving)) = (result, &mut conn.receiving) {
             receiving.filled += len as usize;
-            self.stats.received_bytes += u64::from(len);
         }
+        self.on_received(id, result);
+    }
+
+    pub(super) fn on_receive_ahead(&mut self, id: u64, result: i32) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        let result = result_of(result);
+        conn.ahead.filled(result.map_or(0, |len| len as usize));
+        self.on_received(id, result);
+    }
+
+    fn on_received(&mut self, id: u64, result: Result<u32, Errno>) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        conn.operations -= 1;
+        self.stats.received_bytes += u64::from(result.unwrap_or(0));
         if conn.closing.is_some() {
             return self.finish_if_idle(id);
         }
@@ -170,22 +234,12 @@ impl<W: Window, B: Body> Driver<W, B> {
             Ok(0) => self.begin_close(id, CloseReason::PeerClosed, Close::Graceful),
             Ok(_) => {
                 conn.retries = 0;
-                match conn
-                    .receiving
-                    .take_if(|receiving| receiving.filled >= receiving.at_least)
-                {
-                    Some(Receiving { into, filled, .. }) => {
-                        let conn = ConnId::new(id);
-                        self.done.push_back(Event::Received {
-                            conn,
-                            into,
-                            len: filled,
-                        });
-                    }
-                    None => self.submit_receive(id),
-                }
+                self.go_on_receiving(id);
             }
-            Err(Errno::AGAIN | Errno::INTR) if conn.may_retry() => self.submit_receive(id),
+            // Canceled: it was linked to a body that came in parts; the rest of that is asked for.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CANCELED) if conn.may_retry() => {
+                self.go_on_receiving(id);
+            }
             Err(errno) => {
                 let reason = socket::failed(&errno.into(), "receive from", conn.peer);
                 self.begin_close(id, reason, Close::Graceful);
@@ -261,6 +315,18 @@ impl<W: Window, B: Body> Driver<W, B> {
     }
 }
 
+/// Receives into `room`; `all`: until it is full.
+fn receive(fd: Fd, room: &mut [u8], all: bool) -> squeue::Entry {
+    let flags = if all {
+        RecvFlags::WAITALL
+    } else {
+        RecvFlags::empty()
+    };
+    opcode::Recv::new(fd, room.as_mut_ptr(), operation_len(room.len()))
+        .flags(flags.bits().cast_signed())
+        .build()
+}
+
 fn shut_down(socket: Option<&Socket>) {
     if let Some(Err(error)) = socket.map(|socket| socket.shutdown(Shutdown::Both))
         && error.kind() != io::ErrorKind::NotConnected
@@ -275,3 +341,6 @@ pub(super) fn operation_len(len: usize) -> u32 {
     let len = len.min(MAX_OPERATION_BYTES) as u32;
     len
 }
+
+#[cfg(test)]
+mod tests;

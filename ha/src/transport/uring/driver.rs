@@ -32,6 +32,8 @@ pub(super) enum Operation {
     Accept,
     Connect,
     Receive,
+    /// Into the buffer of the connection's [`super::ahead::Ahead`].
+    ReceiveAhead,
     Send,
     /// The id is of a [`Pin`].
     SendZeroCopy,
@@ -39,11 +41,12 @@ pub(super) enum Operation {
 }
 
 const TAG_BITS: u32 = u64::BITS - ID_BITS;
-const OPERATIONS: [Operation; 7] = [
+const OPERATIONS: [Operation; 8] = [
     Operation::Wake,
     Operation::Accept,
     Operation::Connect,
     Operation::Receive,
+    Operation::ReceiveAhead,
     Operation::Send,
     Operation::SendZeroCopy,
     Operation::Cancel,
@@ -114,6 +117,8 @@ pub(super) struct Driver<W, B> {
     /// Connections whose last completion is in.
     pub(super) closed: Vec<u64>,
     pub(super) stats: TransportStats,
+    /// The chain being made; kept for its room.
+    pub(super) chain: Vec<squeue::Entry>,
     listeners: Vec<Listener>,
     shutting_down: bool,
 }
@@ -128,6 +133,7 @@ impl<W: Window, B: Body> Driver<W, B> {
             done: VecDeque::new(),
             closed: Vec::new(),
             stats: TransportStats::default(),
+            chain: Vec::new(),
             listeners: Vec::new(),
             shutting_down: false,
             config,
@@ -264,6 +270,7 @@ impl<W: Window, B: Body> Driver<W, B> {
             Operation::Wake | Operation::Accept => {}
             Operation::Connect => self.on_connect(id, result),
             Operation::Receive => self.on_receive(id, result),
+            Operation::ReceiveAhead => self.on_receive_ahead(id, result),
             Operation::Send => self.on_send(id, result),
             Operation::SendZeroCopy if notification => self.on_notification(id, result),
             Operation::SendZeroCopy => self.on_send_zero_copy(id, result, more),

@@ -23,6 +23,8 @@ use crate::transport::{Body, Close, ConnId, Event, FrameBytes, Window, socket};
 
 /// Linked operations at most: head, and quanta of the body. Fits the smallest ring.
 const MAX_CHAIN: usize = 15;
+/// Shorter bodies are copied behind their head: one operation is cheaper than two.
+const SMALL_BODY: usize = 4096;
 /// Asks that the notification say whether the bytes were copied.
 const REPORT_USAGE: u16 = 1 << 3;
 /// Set in the result of a notification when they were.
@@ -103,7 +105,16 @@ impl<W: Window, B: Body> Driver<W, B> {
             return;
         }
         assert!(entry.sending.is_none(), "{conn} has a send outstanding");
-        let body = body.map(Arc::new);
+        let (head, body) = match body {
+            Some(body) if body.bytes().len() < self.config.zero_copy_min_bytes.min(SMALL_BODY) => {
+                let mut whole = std::mem::take(&mut entry.small_frame);
+                whole.clear();
+                whole.extend_from_slice(head.as_slice());
+                whole.extend_from_slice(body.bytes());
+                (FrameBytes::from(whole), None)
+            }
+            body => (head, body.map(Arc::new)),
+        };
         let total = head.as_slice().len() + body.as_ref().map_or(0, |body| body.bytes().len());
         if total == 0 {
             return self.done.push_back(Event::Sent { conn });
@@ -125,21 +136,13 @@ impl<W: Window, B: Body> Driver<W, B> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        if !conn.is_open()
-            || conn
-                .sending
-                .as_ref()
-                .is_none_or(|sending| sending.chain > 0)
-        {
+        if !conn.is_open() {
             return;
         }
-        let mut chain = Vec::new();
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(sending) = conn.sending.as_mut().filter(|sending| sending.chain == 0) else {
             return;
         };
-        let Some(sending) = &mut conn.sending else {
-            return;
-        };
+        let mut chain = std::mem::take(&mut self.chain);
         sending.chain_began = sending.taken;
         sending.error = None;
         let head = sending.head.as_slice();
@@ -157,7 +160,7 @@ impl<W: Window, B: Body> Driver<W, B> {
         let mut at = sending.taken.saturating_sub(head.len());
         while at < body_len && chain.len() < MAX_CHAIN {
             let Some(conn) = self.conns.get_mut(id) else {
-                return;
+                break;
             };
             let part = match self.zero_copy.supported {
                 true => next_part(&self.config, &self.zero_copy, conn, body_len, at),
@@ -169,18 +172,18 @@ impl<W: Window, B: Body> Driver<W, B> {
             chain.push(entry);
             at += len;
         }
-        let Some(conn) = self.conns.get_mut(id) else {
-            return;
-        };
-        conn.operations += u32::try_from(chain.len()).unwrap_or(0);
-        if let Some(sending) = &mut conn.sending {
-            sending.chain = chain.len();
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.operations += u32::try_from(chain.len()).unwrap_or(0);
+            if let Some(sending) = &mut conn.sending {
+                sending.chain = chain.len();
+            }
         }
         let last = chain.pop();
         chain
-            .into_iter()
+            .drain(..)
             .for_each(|entry| self.queue.push_linked(entry));
         last.into_iter().for_each(|entry| self.queue.push(entry));
+        self.chain = chain;
     }
 
     /// The operation that sends a part of the body from `at`; none: not now.
@@ -326,7 +329,11 @@ impl<W: Window, B: Body> Driver<W, B> {
             conn.retries = 0;
         }
         if sending.taken == sending.total {
-            conn.sending = None;
+            if let Some(sent) = conn.sending.take()
+                && (1..=2 * SMALL_BODY).contains(&sent.head.heap.capacity())
+            {
+                conn.small_frame = sent.head.heap;
+            }
             return self.done.push_back(Event::Sent {
                 conn: ConnId::new(id),
             });

@@ -324,9 +324,32 @@ fn repeated_copies_turn_zero_copy_off_for_a_while_if_asked_to() {
 }
 
 #[test]
-fn g12_again_and_interrupted_are_retried_in_order_and_not_for_ever() {
+fn a_short_body_goes_out_with_its_head_and_is_not_held() {
     let mut bench = Bench::plain();
-    bench.send(10, 100);
+    for round in 0..3 {
+        bench.send(10, SMALL_BODY - 1);
+        let asked = bench.asked();
+        assert_eq!(asked.len(), 1, "round {round}");
+        let conn = bench.driver.conns.get_mut(bench.conn.as_u64()).unwrap();
+        let sending = conn.sending.as_ref().unwrap();
+        assert!(sending.body.is_none());
+        let bytes = sending.head.as_slice();
+        assert_eq!(
+            (&bytes[..10], &bytes[10..]),
+            (&[1; 10][..], &[7; SMALL_BODY - 1][..])
+        );
+        let len = i32::try_from(bytes.len()).unwrap();
+        bench.complete(asked[0], len, false);
+        assert!(is_sent(&bench.events()));
+    }
+    bench.send(10, SMALL_BODY);
+    assert_eq!(bench.asked().len(), 2);
+}
+
+#[test]
+fn g12_again_and_interrupted_are_retried_in_order_and_not_for_ever() {
+    let mut bench = Bench::new(|config, _| config.zero_copy_min_bytes = usize::MAX);
+    bench.send(10, 2 * SMALL_BODY);
     for round in 0..MAX_RETRIES {
         let asked = bench.asked();
         assert_eq!(asked.len(), 2, "round {round}");
