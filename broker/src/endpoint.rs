@@ -18,7 +18,7 @@ use crate::clock;
 use crate::node::Node;
 use crate::replicas::Role;
 use crate::send::{SendService, Sending};
-use crate::wiring::decision;
+use crate::wiring::{decision, has_authority};
 
 /// Answers the requests of one broker.
 pub struct Endpoint {
@@ -171,6 +171,8 @@ fn ha_status(node: &Node, request: &RemotingCommand) -> RemotingCommand {
     if let Some(id) = node.id() {
         answer = answer.with_field("brokerId", id.to_string());
     }
+    let authority = has_authority(node.role().as_ref(), node.ha());
+    answer = answer.with_field("authority", authority.to_string());
     answer.with_field("confirmOffset", node.store.confirm_offset().to_string())
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use crate::conf::BrokerConf;
 use crate::replicas::{Decision, Role};
 use crate::topics::Topics;
+use crate::wiring::Authority;
 
 /// One broker. Shared as `Arc<Node>`.
 pub struct Node {
@@ -25,6 +26,8 @@ pub struct Node {
     pub address: SocketAddr,
     /// `brokerIP2:haListenPort`: where slaves reach it.
     pub ha_address: SocketAddr,
+    /// The authority to acknowledge.
+    pub(crate) authority: Authority,
     ha: OnceLock<Replication>,
     role: RwLock<Option<Role>>,
     news: mpsc::Sender<Decision>,
@@ -61,7 +64,9 @@ impl Node {
             address,
             ha_address,
         } = parts;
+        let authority = Authority::new(&conf);
         Arc::new(Self {
+            authority,
             conf,
             store,
             topics,
@@ -85,6 +90,8 @@ impl Node {
 
     /// Hands replication over, once.
     pub(crate) fn set_ha(&self, id: u64, service: HaService) {
+        // Without an answer of the controllers there is no authority.
+        service.set_authority(Some(0));
         // A second one would mean a second id, which is never granted to a running broker.
         let _ = self.ha.set(Replication { id, service });
     }

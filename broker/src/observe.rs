@@ -33,6 +33,8 @@ pub struct BrokerStatus {
     pub id: Option<u64>,
     /// Epoch of the role.
     pub epoch: Option<u32>,
+    /// It is master and may acknowledge just now.
+    pub authority: bool,
     /// End of its log.
     pub end: u64,
     /// Its confirm offset.
@@ -104,6 +106,7 @@ impl Observer {
             epoch: answer
                 .field("masterEpoch")
                 .and_then(|text| text.parse().ok()),
+            authority: answer.field("authority") == Some("true"),
             end: unsigned(body.master_commit_log_max_offset),
             confirm: number("confirmOffset").unwrap_or(0),
             slave_acks: acks.collect(),
@@ -127,7 +130,7 @@ impl Observer {
         )
     }
 
-    /// The master, if the controllers name one and it says so itself.
+    /// The master, if the controllers name one, and it says so itself and may acknowledge.
     ///
     /// # Errors
     /// The controllers do not answer.
@@ -143,7 +146,7 @@ impl Observer {
         };
         let epoch = u32::try_from(epoch).unwrap_or(0);
         let status = self.status(&address).await;
-        if !status.is_some_and(|status| status.role == "MASTER" && status.epoch == Some(epoch)) {
+        if !status.is_some_and(|it| it.authority && it.epoch == Some(epoch)) {
             return Ok(None);
         }
         let in_sync = info

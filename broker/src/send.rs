@@ -50,6 +50,7 @@ pub struct Written {
     request: RemotingCommand,
     ended: oneshot::Receiver<Ended>,
     answer: AnswerParts,
+    node: Arc<Node>,
 }
 
 /// How a write ended: what RocketMQ calls it, a text if it failed, and where the records are.
@@ -161,6 +162,7 @@ impl SendService {
             request,
             ended,
             answer,
+            node: Arc::clone(&self.node),
         })
     }
 
@@ -257,13 +259,26 @@ impl Written {
             request,
             ended,
             answer,
+            node,
         } = self;
-        let ended = ended.await.unwrap_or_else(|_| Ended {
+        let mut ended = ended.await.unwrap_or_else(|_| Ended {
             status: PutStatus::UnknownError,
             remark: "replication ended without an answer; the message may be stored".into(),
             appended: Vec::new(),
         });
-        answer.build(&request, &ended)
+        // The last look at the authority: from here the answer has the time the lease leaves it.
+        let mut send_by_ms = None;
+        if let (PutStatus::Ok, Some(ha)) = (ended.status, node.ha()) {
+            send_by_ms = node.authority.send_by_ms(ha);
+            if send_by_ms.is_none() {
+                ended.status = PutStatus::FlushSlaveTimeout;
+                ended.remark = "stored, but this master lost its authority".into();
+            }
+        }
+        RemotingCommand {
+            send_by_ms,
+            ..answer.build(&request, &ended)
+        }
     }
 }
 

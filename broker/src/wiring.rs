@@ -4,6 +4,7 @@
 //! One task asks [`Replicas`] for the next step and does it; a second one sends heartbeats on time;
 //! a third one carries SyncStateSet proposals, one at a time. What blocks runs on threads of its own.
 
+mod authority;
 mod decide;
 mod heartbeat;
 mod proposals;
@@ -27,7 +28,10 @@ use crate::node::{Node, NodeParts};
 use crate::replicas::Replicas;
 use crate::stop::Stop;
 use crate::topics::{Topics, TopicsError};
+pub use authority::Authority;
+pub(crate) use authority::lease_times;
 pub(crate) use decide::decision;
+pub(crate) use heartbeat::has_authority;
 
 /// Decisions that may wait to be taken in; more are dropped and polled for.
 const NEWS_LEN: usize = 16;
@@ -73,6 +77,8 @@ pub(crate) struct Wires {
     pub(crate) registered: Notify,
     /// Ask who is master, now.
     pub(crate) poll: Notify,
+    /// Send a heartbeat out of turn.
+    pub(crate) beat: Notify,
 }
 
 /// Runs a broker until SIGTERM or SIGINT, then stops it: writes are refused, open answers leave, the
@@ -89,7 +95,7 @@ pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
         warn!("{warning}");
     }
     let Started {
-        node,
+        wires,
         server,
         mut tasks,
     } = start(conf).await?;
@@ -108,12 +114,12 @@ pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
         error!(%error, "stopping");
     }
     tasks.shutdown().await;
-    ended.and(close(&node, server).await)
+    ended.and(close(&wires, server).await)
 }
 
 /// A broker at work. A task that ends says why.
 struct Started {
-    node: Arc<Node>,
+    wires: Arc<Wires>,
     server: Server,
     tasks: JoinSet<BrokerError>,
 }
@@ -167,15 +173,16 @@ async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
         identity,
         registered: Notify::new(),
         poll: Notify::new(),
+        beat: Notify::new(),
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(decide::run(Arc::clone(&wires), replicas, pushed));
     tasks.spawn(heartbeat::run(Arc::clone(&wires)));
-    tasks.spawn(proposals::run(wires));
+    tasks.spawn(proposals::run(Arc::clone(&wires)));
     tasks.spawn(retention::run(Arc::clone(&node)));
     tasks.spawn(save_topics(Arc::clone(&node)));
     Ok(Started {
-        node,
+        wires,
         server,
         tasks,
     })
@@ -183,8 +190,10 @@ async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
 
 /// Stops in the order in which nothing is promised that is not kept: no new writes, then the answers
 /// to those under way, then replication, then the marks of a clean stop.
-async fn close(node: &Arc<Node>, server: Server) -> Result<(), BrokerError> {
+async fn close(wires: &Arc<Wires>, server: Server) -> Result<(), BrokerError> {
+    let node = &wires.node;
     node.set_role(None);
+    node.authority.end(node.ha());
     let fenced = Arc::clone(node);
     blocking(move || {
         if let Some(ha) = fenced.ha()
@@ -194,6 +203,8 @@ async fn close(node: &Arc<Node>, server: Server) -> Result<(), BrokerError> {
         }
     })
     .await?;
+    // Nothing is acknowledged any more: another master need not wait for the lease.
+    heartbeat::leave(wires).await;
     server.shutdown().await;
     let node = Arc::clone(node);
     blocking(move || {

@@ -192,6 +192,41 @@ impl HaService {
         self.core.fanout.wake();
     }
 
+    /// Until when this master may acknowledge, in ms of [`HaService::now_ms`]; none: no lease is in
+    /// use.
+    pub fn authority_until_ms(&self) -> Option<u64> {
+        Some(self.core.terms.authority_until_ms()).filter(|until| *until != u64::MAX)
+    }
+
+    /// Whether all threads of the service run. One that ended has said why in the log; a master
+    /// without them must let another be elected.
+    pub fn is_running(&self) -> bool {
+        let threads = self.threads.lock();
+        !threads.is_empty() && threads.iter().all(|thread| !thread.is_finished())
+    }
+
+    /// In which life each replica is, as the controller knows it now: (id, incarnation). From the
+    /// first call on a replica joins the SyncStateSet only when it is known in which life it was
+    /// seen on its connection; see [`HaService::seen_lives`].
+    pub fn set_lives(&self, lives: impl IntoIterator<Item = (u64, u64)>) {
+        let lives = lives.into_iter().collect();
+        self.core
+            .terms
+            .with(|term| term.sync.set_lives(lives, now_ms()));
+    }
+
+    /// The lives in which the members of a proposed set were seen on their present connections.
+    pub fn seen_lives(&self, set: &SyncStateSet) -> Vec<(u64, u64)> {
+        let seen = |id: &u64| Some((*id, self.core.terms.with(|term| term.sync.life(*id))??));
+        set.members.iter().filter_map(seen).collect()
+    }
+
+    /// Whether a replica would join the SyncStateSet if its life were known: ask the controller.
+    pub fn wants_lives(&self) -> bool {
+        let wants = self.core.terms.with(|term| term.sync.wants_lives(now_ms()));
+        wants.unwrap_or(false)
+    }
+
     /// Writes one message as master. `on_done` is told how it ended, exactly once, on this thread
     /// or on one of the service's: it must be short and change no role.
     pub fn append(

@@ -88,6 +88,10 @@ pub struct Replica {
     pub flushed: Option<Offset>,
     /// When it was last known to be level with the master.
     pub caught_up_ms: Option<u64>,
+    /// The life of its process at the other end of that connection.
+    life: Option<u64>,
+    /// When it last reported on that connection.
+    reported_ms: Option<u64>,
     /// Bytes up to here went out to it in this epoch.
     sent: Offset,
     /// Since when it has had no connection, or has been a member without ever connecting.
@@ -104,6 +108,8 @@ impl Replica {
             ack: None,
             flushed: None,
             caught_up_ms: None,
+            life: None,
+            reported_ms: None,
             sent: 0,
             silent_since_ms: now_ms,
             was_connected: false,
@@ -136,7 +142,13 @@ pub struct SyncState {
     union: BTreeSet<u64>,
     replicas: BTreeMap<u64, Replica>,
     confirm: Offset,
+    /// The present life of each replica, as the controller tells; none: it tells nothing.
+    lives: Option<BTreeMap<u64, u64>>,
 }
+
+/// A replica that reported so recently is in the life the controller knows of: a machine that lost
+/// its memory is not back with a new one, and known to the controller, within a second.
+const LIFE_FRESH_MS: u64 = 1000;
 
 impl SyncState {
     /// The set at the start of a term whose epoch begins at `epoch_start`, with the confirm offset
@@ -163,6 +175,7 @@ impl SyncState {
             union: BTreeSet::new(),
             replicas: BTreeMap::new(),
             confirm,
+            lives: None,
         };
         state.set_changed(now_ms);
         state
@@ -212,6 +225,8 @@ impl SyncState {
         replica.learner = learner;
         replica.ack = None;
         replica.flushed = None;
+        replica.life = None;
+        replica.reported_ms = None;
         replica.was_connected = true;
         replica.suspect = false;
         match older {
@@ -249,6 +264,48 @@ impl SyncState {
         if let Some(replica) = self.current(id, connection) {
             replica.flushed = Some(replica.flushed.map_or(offset, |before| before.max(offset)));
         }
+    }
+
+    /// The replica reported on this connection: it lives in the life known now.
+    pub fn reported(&mut self, id: u64, connection: ConnId, now_ms: u64) {
+        let life = self
+            .lives
+            .as_ref()
+            .and_then(|lives| lives.get(&id).copied());
+        if let Some(replica) = self.current(id, connection) {
+            replica.reported_ms = Some(now_ms);
+            replica.life = life.or(replica.life);
+        }
+    }
+
+    /// The controller's word on which life each replica is in. A replica in another life than it
+    /// was seen in on its connection keeps the old one until it reports again.
+    pub fn set_lives(&mut self, lives: BTreeMap<u64, u64>, now_ms: u64) {
+        for (id, replica) in &mut self.replicas {
+            let fresh = |at: u64| now_ms.saturating_sub(at) <= LIFE_FRESH_MS;
+            if replica.connection.is_some()
+                && replica.reported_ms.is_some_and(fresh)
+                && let Some(&life) = lives.get(id)
+            {
+                replica.life = Some(life);
+            }
+        }
+        self.lives = Some(lives);
+    }
+
+    /// The life in which a replica was seen on its present connection.
+    pub fn life(&self, id: u64) -> Option<u64> {
+        self.replicas.get(&id).and_then(|replica| replica.life)
+    }
+
+    /// Whether a replica may join but for its life, which is not known yet.
+    pub fn wants_lives(&self, now_ms: u64) -> bool {
+        self.lives.is_some()
+            && self.replicas.iter().any(|(id, replica)| {
+                replica.life.is_none()
+                    && !self.committed.members.contains(id)
+                    && self.is_caught_up(*id, now_ms)
+            })
     }
 
     /// The replica was level with the master at `at_ms`.
@@ -383,8 +440,13 @@ impl SyncState {
         !replica.learner && now_ms.saturating_sub(since) <= limit
     }
 
-    /// Whether a replica that is no member may become one.
+    /// Whether a replica that is no member may become one. Where lives are told, its must be known:
+    /// the controller admits it in no other.
     fn may_join(&self, id: u64, now_ms: u64) -> bool {
+        (self.lives.is_none() || self.life(id).is_some()) && self.is_caught_up(id, now_ms)
+    }
+
+    fn is_caught_up(&self, id: u64, now_ms: u64) -> bool {
         let Some(replica) = self.replicas.get(&id) else {
             return false;
         };

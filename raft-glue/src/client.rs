@@ -14,12 +14,12 @@ use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::remoting::{
-    AlterSyncStateSetRequest, ApplyBrokerIdRequest, BrokerHeartbeatRequest, BrokerReplicasInfo,
-    Client, ClientConfig, ElectMasterBody, ElectMasterRequest, ElectMasterResponse,
-    GetMetadataResponse, GetNextBrokerIdRequest, GetNextBrokerIdResponse, GetReplicaInfoRequest,
-    GetReplicaInfoResponse, HeaderError, RegisterBrokerRequest, RegisterBrokerResponse,
-    RemotingCommand, RemotingError, SyncStateSetBody, TypedHeader, from_json, request_code,
-    response_code,
+    AlterSyncStateSetRequest, ApplyBrokerIdRequest, BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse, BrokerReplicasInfo, Client, ClientConfig, ElectMasterBody,
+    ElectMasterRequest, ElectMasterResponse, GetMetadataResponse, GetNextBrokerIdRequest,
+    GetNextBrokerIdResponse, GetReplicaInfoRequest, GetReplicaInfoResponse, HeaderError,
+    RegisterBrokerRequest, RegisterBrokerResponse, RemotingCommand, RemotingError,
+    SyncStateSetBody, TypedHeader, from_json, request_code, response_code,
 };
 
 pub use addresses::AddressError;
@@ -212,6 +212,26 @@ impl ControllerClient {
                 debug!(%error, "heartbeat not sent");
             }
         }
+    }
+
+    /// Sends a heartbeat to one controller and waits for its answer, at most `limit`. Only the
+    /// leader of this project's controllers grants a lease; a Java one sends none of the fields.
+    ///
+    /// # Errors
+    /// See [`ControllerError`].
+    pub async fn heartbeat_to(
+        &self,
+        address: &str,
+        heartbeat: &BrokerHeartbeatRequest,
+        limit: Duration,
+    ) -> Result<BrokerHeartbeatResponse, ControllerError> {
+        let request = RemotingCommand::request_with(request_code::BROKER_HEARTBEAT, heartbeat);
+        let answer = self.shared.client.request(address, request, limit).await?;
+        let answer = Answer {
+            request: request_code::BROKER_HEARTBEAT,
+            answer,
+        };
+        answer.success(address)?.header(address)
     }
 
     /// Asks every controller who leads, all at once, and remembers the first usable answer.

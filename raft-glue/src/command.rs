@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 /// The version byte before every encoded command.
-const COMMAND_VERSION: u8 = 1;
+const COMMAND_VERSION: u8 = 2;
 
 /// Longest encoded command, in bytes. A longer one is refused before it is proposed and when read.
 pub const COMMAND_LIMIT: usize = 1 << 20;
@@ -81,6 +81,8 @@ impl Code {
 pub struct Report {
     /// Last epoch in its epoch file; 0 or less where it has none.
     pub epoch: i32,
+    /// Newest epoch it promised to keep to; 0 or less where it reports none.
+    pub max_epoch: i32,
     /// End of its commit log, in bytes.
     pub max_offset: i64,
     /// Smaller is preferred among equals.
@@ -111,6 +113,8 @@ pub enum Command {
     CleanBrokerData(CleanBrokerData),
     /// Members of a set that restarted: vouch for them, or take them out.
     ReviewMembers(ReviewMembers),
+    /// The elected master serves its epoch.
+    ConfirmMaster(ConfirmMaster),
 }
 
 /// See [`Command::ApplyBrokerId`].
@@ -186,6 +190,9 @@ pub struct AlterSyncStateSet {
     pub sync_state_set_epoch: u32,
     /// The set it asks for.
     pub new_set: BTreeSet<u64>,
+    /// The lives in which the sender saw the members caught up; absent: it does not say (a Java
+    /// master).
+    pub seen_in: Option<BTreeMap<u64, u64>>,
     /// Who is alive and what they reported.
     pub alive: Reports,
 }
@@ -216,6 +223,21 @@ pub struct ReviewMembers {
     pub alive: Reports,
 }
 
+/// See [`Command::ConfirmMaster`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfirmMaster {
+    /// Name of the broker set.
+    pub broker: String,
+    /// The master.
+    pub id: u64,
+    /// The epoch it serves.
+    pub master_epoch: u32,
+    /// Its count of opens, where it sends one.
+    pub incarnation: Option<u64>,
+    /// It could not prove at this open that its log is what it was.
+    pub unclean: bool,
+}
+
 impl Command {
     /// Name of the broker set it is about.
     #[must_use]
@@ -228,6 +250,7 @@ impl Command {
             Self::AlterSyncStateSet(c) => &c.broker,
             Self::CleanBrokerData(c) => &c.broker,
             Self::ReviewMembers(c) => &c.broker,
+            Self::ConfirmMaster(c) => &c.broker,
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::error::Error;
+use crate::lease::LEASE_WAIT_LIMIT_MS;
 use crate::ledger::LedgerTimings;
 use crate::raft_codec::Member;
 
@@ -40,6 +41,9 @@ pub struct ControllerConfig {
     pub scan_inactive_master_interval_ms: u64,
     /// A new leader takes a broker it never heard of for dead after this long, in ms.
     pub grace_ms: u64,
+    /// How long a master's last lease is waited for before another is elected, in ms (L_c in
+    /// [`crate::lease`]). The same on all controllers of a group.
+    pub lease_wait_ms: u64,
     /// May a replica outside the SyncStateSet be elected when nobody in it can
     /// (enableElectUncleanMaster). Acknowledged messages may be lost by it.
     pub enable_elect_unclean_master: bool,
@@ -70,6 +74,7 @@ impl ControllerConfig {
             scan_not_active_broker_interval_ms: 500,
             scan_inactive_master_interval_ms: 500,
             grace_ms: crate::liveness::DEFAULT_TIMEOUT_MS,
+            lease_wait_ms: crate::lease::DEFAULT_LEASE_WAIT_MS,
             enable_elect_unclean_master: false,
             notify_broker_role_changed: true,
             max_connections: 4096,
@@ -110,6 +115,24 @@ impl ControllerConfig {
         ];
         for (key, interval) in intervals {
             check_interval(key, interval)?;
+        }
+        if !(10..=LEASE_WAIT_LIMIT_MS).contains(&self.lease_wait_ms) {
+            return Err(Error::Setting {
+                key: "leaseWaitMills",
+                why: format!(
+                    "{} ms is not in 10..={LEASE_WAIT_LIMIT_MS}",
+                    self.lease_wait_ms
+                ),
+            });
+        }
+        if self.grace_ms < self.lease_wait_ms {
+            return Err(Error::Setting {
+                key: "leaseWaitMills",
+                why: format!(
+                    "{} ms is longer than a new leader waits for brokers it never heard of ({} ms)",
+                    self.lease_wait_ms, self.grace_ms
+                ),
+            });
         }
         if self.group.is_empty() || self.group.len() > 255 {
             let why = "it must be 1 to 255 bytes long".to_owned();
@@ -283,6 +306,8 @@ mod tests {
             &|c| c.scan_not_active_broker_interval_ms = 1 << 40,
             "scanNotActiveBrokerInterval",
         );
+        check(&|c| c.lease_wait_ms = 9, "leaseWaitMills");
+        check(&|c| c.grace_ms = c.lease_wait_ms - 1, "leaseWaitMills");
         check(&|c| c.group = String::new(), "controllerDLegerGroup");
         check(&|c| c.timings.election_min_ms = 100, "controller timings");
         check(&|c| c.timings.election_max_ms = 310, "controller timings");

@@ -12,11 +12,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::command::{Answer, Code, Command, ElectMaster, GroupView, Reports};
+use crate::command::{
+    Answer, Code, Command, ConfirmMaster, ElectMaster, GroupView, Report, Reports,
+};
 use crate::config::ControllerConfig;
+use crate::elect::Choice;
 use crate::error::{AppendError, ReadError};
 use crate::ledger::{Ledger, LedgerMetadata, PendingAppend};
-use crate::liveness::{Heartbeat, HeartbeatError, Liveness, Seen};
+use crate::liveness::{Heartbeat, HeartbeatError, LeaseAsk, Liveness, NoLease, Seen};
 use crate::machine::ControllerMachine;
 use crate::notify::Notifier;
 use crate::state_machine::ControllerState;
@@ -49,6 +52,34 @@ impl Refusal {
     }
 }
 
+/// While it lives, no master of this set is granted anything: an election is being decided, or its
+/// outcome is not known.
+pub(crate) struct ElectionMark {
+    decider: Arc<Decider>,
+    broker: String,
+    is_settled: bool,
+}
+
+impl ElectionMark {
+    /// The outcome is known, or nothing was proposed.
+    #[must_use]
+    pub(crate) fn settled(mut self) -> Self {
+        self.is_settled = true;
+        self
+    }
+}
+
+impl Drop for ElectionMark {
+    fn drop(&mut self) {
+        let (broker, is_settled) = (&self.broker, self.is_settled);
+        self.decider
+            .liveness(|liveness, _| liveness.end_election(broker, is_settled));
+        if !is_settled {
+            self.decider.look.notify_one();
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Decider {
     pub(crate) config: ControllerConfig,
@@ -72,7 +103,8 @@ impl Decider {
             scan_inactive_master_interval_ms: config.scan_inactive_master_interval_ms,
         };
         let pause_ms = (4 * config.scan_not_active_broker_interval_ms).max(2_000);
-        let liveness = Liveness::new(config.grace_ms, pause_ms);
+        let liveness =
+            Liveness::new(config.grace_ms, pause_ms).with_lease_wait(config.lease_wait_ms);
         Self {
             config,
             ledger,
@@ -124,21 +156,82 @@ impl Decider {
         self.ledger.read(|machine| look(&machine.state))
     }
 
-    pub(crate) fn heartbeat(&self, beat: Heartbeat) -> Result<(), HeartbeatError> {
-        let returns = self.liveness(|liveness, now| {
+    /// Takes a heartbeat. Returns what it asks for, if it asks for a lease.
+    pub(crate) fn heartbeat(&self, beat: Heartbeat) -> Result<Option<LeaseAsk>, HeartbeatError> {
+        let leaves = beat.leaving;
+        let (cluster, broker, id) = (beat.cluster.clone(), beat.broker.clone(), beat.id);
+        let (returns, ask) = self.liveness(|liveness, now| {
             let before = match liveness.seen(now, &beat.cluster, &beat.broker, beat.id) {
                 Seen::Alive(known) => Some(known.report.incarnation),
                 Seen::Dead | Seen::Never => None,
             };
             let returns = before != Some(beat.report.incarnation);
-            liveness.heartbeat(now, beat).map(|()| returns)
+            liveness.heartbeat(now, beat)?;
+            Ok((returns, liveness.asked(&cluster, &broker, id)))
         })?;
         self.heard.notify_waiters();
-        if returns {
-            // A broker that came back may be the one an election waits for.
+        if returns || leaves {
+            // A broker that came back may be the one an election waits for, and a master that
+            // leaves is one.
             self.look.notify_one();
         }
-        Ok(())
+        Ok(ask)
+    }
+
+    /// Whether a broker that asked for a lease is granted it. The read barrier comes first: whoever
+    /// leads no more finds no majority, and what was decided elsewhere is known after it.
+    pub(crate) async fn grant(
+        &self,
+        broker: &str,
+        id: u64,
+        report: &Report,
+        ask: &LeaseAsk,
+    ) -> Result<(), String> {
+        self.barrier().await.map_err(|refusal| refusal.remark)?;
+        match self.may_grant(broker, id, ask) {
+            Err(NoLease::NotConfirmed) => {
+                let command = Command::ConfirmMaster(ConfirmMaster {
+                    broker: broker.to_owned(),
+                    id,
+                    master_epoch: ask.epoch,
+                    incarnation: report.incarnation,
+                    unclean: report.unclean,
+                });
+                self.propose(&command)
+                    .await
+                    .map_err(|refusal| refusal.remark)?;
+                // It was applied here while this controller led: no second barrier is needed.
+                self.may_grant(broker, id, ask)
+            }
+            decided => decided,
+        }
+        .map_err(|error| error.to_string())
+    }
+
+    fn may_grant(&self, broker: &str, id: u64, ask: &LeaseAsk) -> Result<(), NoLease> {
+        let term = {
+            let metadata = self.ledger.watch();
+            let metadata = metadata.borrow();
+            metadata.is_ready.then_some(metadata.term)
+        };
+        self.state(|state| {
+            self.liveness(|liveness, now| {
+                // The scan may not have run yet since the leadership began.
+                liveness.set_leader(now, term);
+                let group = state.group(broker).ok_or(NoLease::NotMaster)?;
+                liveness.may_grant(broker, group, id, ask)
+            })
+        })
+    }
+
+    /// The lives of the live brokers of a set, for its master.
+    pub(crate) fn lives(&self, cluster: &str, broker: &str) -> Vec<(u64, u64)> {
+        self.liveness(|liveness, now| {
+            let lives = liveness.alive(now, cluster, broker);
+            lives
+                .filter_map(|(id, beat)| Some((id, beat.report.incarnation?)))
+                .collect()
+        })
     }
 
     pub(crate) fn disconnected(&self, connection: u64) {
@@ -212,7 +305,8 @@ impl Decider {
             })
     }
 
-    /// Elects, and tells the brokers when there is a new master.
+    /// Elects, and tells the brokers when there is a new master. Away from a master that may hold a
+    /// lease only an operator's wish is carried out, and waits until the lease is over.
     pub(crate) async fn elect(
         self: &Arc<Self>,
         broker: &str,
@@ -225,9 +319,104 @@ impl Decider {
         if !designate {
             self.wait_for_history(broker)?;
         }
-        let command = self.election(broker, broker_id, designate, None);
-        let answer = self.propose(&command).await?;
+        let mark = self.mark(broker);
+        let mut command = self.election(broker, broker_id, designate, None);
+        let (now, over_ms) = (self.now_ms(), self.lease_over_ms(broker));
+        if self.keeps(&command) || now >= over_ms {
+            // Nobody loses a lease by it.
+        } else if designate {
+            self.lease_is_over(broker).await;
+            command = self.election(broker, broker_id, designate, None);
+        } else {
+            drop(mark.settled());
+            let remark = format!(
+                "the last lease of the master of {broker} may run for {} ms more: ask again then",
+                over_ms - now
+            );
+            return Err(Refusal::new(Code::ElectMasterFailed, remark));
+        }
+        let answer = self.propose_marked(&command, mark).await?;
         self.elected(&answer);
+        Ok(answer)
+    }
+
+    /// Whether an election with these reports leaves the master as it is.
+    fn keeps(&self, command: &Command) -> bool {
+        let Command::ElectMaster(election) = command else {
+            return false;
+        };
+        let designated = election.broker_id.filter(|_| election.designate);
+        self.state(|state| {
+            state.group(&election.broker).is_some_and(|group| {
+                let choice = group.choose(&election.alive, designated, election.allow_unclean);
+                matches!(choice, Choice::Keep(_))
+            })
+        })
+    }
+
+    /// When the recorded master's last lease is over.
+    fn lease_over_ms(&self, broker: &str) -> u64 {
+        self.state(|state| {
+            state.group(broker).map_or(0, |group| {
+                self.liveness(|liveness, _| liveness.lease_over_ms(broker, group))
+            })
+        })
+    }
+
+    /// Waits until no lease of the master is out. An election must be marked, so that none is
+    /// granted anew.
+    async fn lease_is_over(&self, broker: &str) {
+        loop {
+            let (now, over_ms) = (self.now_ms(), self.lease_over_ms(broker));
+            // Without an end this controller does not lead: the proposal will say so.
+            if now >= over_ms || over_ms == u64::MAX {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(over_ms - now)).await;
+        }
+    }
+
+    /// Takes brokers out of the state; the master only when it has no lease any more.
+    pub(crate) async fn clean(
+        self: &Arc<Self>,
+        broker: &str,
+        command: &Command,
+    ) -> Result<Answer, Refusal> {
+        let mark = self.mark(broker);
+        self.lease_is_over(broker).await;
+        self.propose_marked(command, mark).await
+    }
+
+    /// Nothing is granted to the master of this set until the mark is gone.
+    pub(crate) fn mark(self: &Arc<Self>, broker: &str) -> ElectionMark {
+        self.liveness(|liveness, _| liveness.begin_election(broker));
+        self.marked(broker)
+    }
+
+    /// The mark for an election that was begun in the table already.
+    pub(crate) fn marked(self: &Arc<Self>, broker: &str) -> ElectionMark {
+        ElectionMark {
+            decider: Arc::clone(self),
+            broker: broker.to_owned(),
+            is_settled: false,
+        }
+    }
+
+    pub(crate) async fn propose_marked(
+        &self,
+        command: &Command,
+        mark: ElectionMark,
+    ) -> Result<Answer, Refusal> {
+        let pending = match self.begin(command) {
+            Ok(pending) => pending,
+            Err(refusal) => {
+                // Nothing was proposed.
+                drop(mark.settled());
+                return Err(refusal);
+            }
+        };
+        let answer = self.end(pending).await?;
+        drop(mark.settled());
         Ok(answer)
     }
 
@@ -279,7 +468,10 @@ impl Decider {
                 .group(broker)
                 .is_some_and(|group| group.master_epoch == 0)
         });
-        let has_history = || self.reports(broker).values().any(|report| report.epoch > 0);
+        let has_history = || {
+            let reports = self.reports(broker);
+            reports.values().any(|it| it.epoch.max(it.max_epoch) > 0)
+        };
         let is_early = || !self.liveness(|liveness, now| liveness.grace_is_over(now));
         if is_first && has_history() && is_early() {
             return Err(Refusal::new(

@@ -5,6 +5,7 @@ const OPEN: Incarnation = Incarnation::Opened(1);
 fn report(epoch: i32, max_offset: i64) -> Report {
     Report {
         epoch,
+        max_epoch: epoch,
         max_offset,
         priority: i32::MAX,
         incarnation: Some(1),

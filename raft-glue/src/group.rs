@@ -41,6 +41,9 @@ pub struct BrokerGroup {
     pub sync_state_set: BTreeMap<u64, Incarnation>,
     /// Grows with every change of the set.
     pub sync_state_set_epoch: u32,
+    /// The set of the last master that served its epoch, while the recorded one does not serve yet:
+    /// until then nothing more was acknowledged, so each of these has all that ever was.
+    pub former_set: BTreeMap<u64, Incarnation>,
 }
 
 impl BrokerGroup {
@@ -49,7 +52,7 @@ impl BrokerGroup {
     pub fn choose(&self, alive: &Reports, designated: Option<u64>, allow_unclean: bool) -> Choice {
         let registered = self.nameable();
         Ballot {
-            in_sync: &self.sync_state_set,
+            in_sync: &self.electorate(),
             registered: &registered,
             alive,
             old_master: self.master,
@@ -57,6 +60,15 @@ impl BrokerGroup {
             allow_unclean,
         }
         .choose()
+    }
+
+    /// Whose members may be elected: the set, and while its master does not serve yet also the set
+    /// before it.
+    #[must_use]
+    pub fn electorate(&self) -> BTreeMap<u64, Incarnation> {
+        let mut all = self.former_set.clone();
+        all.extend(self.sync_state_set.iter().map(|(&id, &life)| (id, life)));
+        all
     }
 
     /// Does `id`, with this report, still hold what it held when it was admitted to the set?
@@ -69,6 +81,12 @@ impl BrokerGroup {
             (Some(&admitted), Some(now)) => now.keeps(admitted, report.unclean),
             _ => false,
         }
+    }
+
+    /// As [`Self::is_sound`], for the life `before`.
+    pub(crate) fn keeps_in(&self, before: Option<Incarnation>, id: u64, report: &Report) -> bool {
+        let now = self.incarnation(id, report.incarnation);
+        matches!((before, now), (Some(then), Some(now)) if now.keeps(then, report.unclean))
     }
 
     pub(crate) fn incarnation(&self, id: u64, opened: Option<u64>) -> Option<Incarnation> {
@@ -109,11 +127,15 @@ impl BrokerGroup {
         self.sync_state_set.keys().copied().collect()
     }
 
-    /// The only place that names a master: a new epoch and a set of one.
+    /// The only place that names a master: a new epoch and a set of one. The set before is kept until
+    /// that master serves: if it died before it was elected, one of the others can take its place.
     pub(crate) fn elect(&mut self, id: u64, report: &Report, epoch: u32) {
         let incarnation = self
             .incarnation(id, report.incarnation)
             .unwrap_or(Incarnation::Registered(0));
+        if self.former_set.is_empty() {
+            self.former_set = std::mem::take(&mut self.sync_state_set);
+        }
         self.master = Some(id);
         self.master_epoch = epoch;
         self.sync_state_set = BTreeMap::from([(id, incarnation)]);

@@ -9,6 +9,7 @@ mod decider;
 mod elect;
 mod error;
 mod group;
+pub mod lease;
 mod ledger;
 mod liveness;
 mod log_bridge;
@@ -25,8 +26,8 @@ mod store;
 
 pub use command::{
     AlterSyncStateSet, Answer, ApplyBrokerId, BROKER_ID_MAX, COMMAND_LIMIT, CleanBrokerData, Code,
-    Command, CommandError, ElectMaster, GroupView, MasterView, RegisterBroker, Report, Reports,
-    ReviewMembers, TEXT_LIMIT, UpdateAddress,
+    Command, CommandError, ConfirmMaster, ElectMaster, GroupView, MasterView, RegisterBroker,
+    Report, Reports, ReviewMembers, TEXT_LIMIT, UpdateAddress,
 };
 pub use config::{ControllerConfig, DEFAULT_GROUP, Peers};
 pub use controller::Controller;
@@ -38,8 +39,8 @@ pub use ledger::{
     PAYLOAD_LIMIT, PendingAppend, Role, SnapshotReceipt, StateMachine, Transport,
 };
 pub use liveness::{
-    BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatError, Liveness, Seen,
-    TIMEOUT_LIMIT_MS, Verdict,
+    BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatError, LeaseAsk, Liveness, NoLease,
+    Seen, TIMEOUT_LIMIT_MS, Verdict,
 };
 pub use raft_codec::{CodecError, Member, MemberStep};
 pub use state_machine::{ControllerState, GROUP_LIMIT, REPLICA_LIMIT, REPORTED_EPOCH_MAX};

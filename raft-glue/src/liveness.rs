@@ -7,15 +7,19 @@
 //! verdict on a set looks at the present state, never at the change that led to it, so an election
 //! that failed is wanted again at the next tick.
 //!
-//! No lease is handed to masters yet: a closed connection proves nothing about the process behind
-//! it, so an old master may go on writing until it learns of the new epoch. When there is a lease,
-//! [`Liveness::verdict`] is the place that waits for it to run out.
+//! A closed connection proves nothing about the process behind it: an election away from a master
+//! waits until no lease can be out (`liveness/leases.rs`).
+
+mod leases;
 
 use std::collections::BTreeMap;
 
 use crate::command::{Report, Reports, TEXT_LIMIT};
 use crate::elect::Choice;
 use crate::group::BrokerGroup;
+use crate::lease::{DEFAULT_LEASE_WAIT_MS, LeaseNews};
+use leases::{Electing, Leases};
+pub use leases::{LeaseAsk, NoLease};
 
 /// A heartbeat that names no timeout is good for this long (RocketMQ:
 /// DEFAULT_BROKER_CHANNEL_EXPIRED_TIME).
@@ -49,6 +53,10 @@ pub struct Heartbeat {
     pub timeout_ms: u64,
     /// The connection it came by.
     pub connection: u64,
+    /// What it says of the sender's lease.
+    pub lease: LeaseNews,
+    /// The sender is about to stop: it is dead from now on.
+    pub leaving: bool,
 }
 
 /// Why a heartbeat was not taken.
@@ -76,6 +84,10 @@ pub struct Beat {
     last_ms: u64,
     /// `None` once it closed.
     connection: Option<u64>,
+    leaving: bool,
+    /// Over all heartbeats of the broker.
+    leases: Leases,
+    ask: Option<LeaseAsk>,
 }
 
 /// What is known of a broker.
@@ -96,6 +108,8 @@ pub enum Verdict {
     Healthy,
     /// Its master was not heard of since this controller leads; the grace time runs.
     Wait,
+    /// It has no live master, whose lease may run until then, in ms.
+    Leased(u64),
     /// It has no live master and somebody can be elected.
     Elect,
     /// It has no live master and nobody can be elected.
@@ -113,7 +127,11 @@ pub struct Liveness {
     grace_ms: u64,
     /// A tick later than this after the one before means that this process stood still.
     pause_ms: u64,
-    leader_since_ms: Option<u64>,
+    /// Since when this one leads, and in which term.
+    leader_since_ms: Option<(u64, u64)>,
+    lease_wait_ms: u64,
+    /// By broker set.
+    electing: BTreeMap<String, Electing>,
     last_tick_ms: Option<u64>,
     /// Heartbeats count as no older than this: while this process stood still it heard nothing.
     awake_since_ms: u64,
@@ -130,6 +148,8 @@ impl Liveness {
             grace_ms,
             pause_ms,
             leader_since_ms: None,
+            lease_wait_ms: DEFAULT_LEASE_WAIT_MS,
+            electing: BTreeMap::new(),
             last_tick_ms: None,
             awake_since_ms: 0,
         }
@@ -154,6 +174,10 @@ impl Liveness {
             0 => DEFAULT_TIMEOUT_MS,
             asked => asked.min(TIMEOUT_LIMIT_MS),
         };
+        let marked = self.is_marked(&beat.broker);
+        let known = self.beat(&beat.cluster, &beat.broker, beat.id);
+        let mut leases = known.map_or_else(Leases::default, |known| known.leases);
+        leases.news(beat.lease, beat.report.incarnation, now_ms, marked);
         let brokers = self
             .beats
             .entry(beat.cluster)
@@ -169,6 +193,9 @@ impl Liveness {
                 timeout_ms,
                 last_ms: now_ms,
                 connection: Some(beat.connection),
+                leaving: beat.leaving,
+                leases,
+                ask: Beat::ask_of(beat.lease, marked),
             },
         );
         Ok(())
@@ -191,13 +218,22 @@ impl Liveness {
         any
     }
 
-    /// This controller leads from now on, or no longer does.
-    pub fn set_leader(&mut self, now_ms: u64, is_leader: bool) {
-        match (is_leader, self.leader_since_ms) {
-            (true, None) => self.leader_since_ms = Some(now_ms),
-            (false, _) => self.leader_since_ms = None,
-            (true, Some(_)) => {}
+    /// This controller leads in this term, or does not lead. In another term than before it counts
+    /// as having begun just now: somebody else may have led in between.
+    pub fn set_leader(&mut self, now_ms: u64, term: Option<u64>) {
+        if term == self.leads_in() {
+            return;
         }
+        self.leader_since_ms = term.map(|term| (now_ms, term));
+        if term.is_some() {
+            self.settle_all();
+        }
+    }
+
+    /// The term this controller leads in, as far as it was told.
+    #[must_use]
+    pub fn leads_in(&self) -> Option<u64> {
+        self.leader_since_ms.map(|(_, term)| term)
     }
 
     /// To be called at a steady pace: notices pauses of this process and forgets the long dead.
@@ -272,6 +308,10 @@ impl Liveness {
                 Seen::Never if !self.grace_is_over(now_ms) => return Verdict::Wait,
                 _ => {}
             }
+            let over_ms = self.lease_over_ms(broker, group);
+            if now_ms < over_ms {
+                return Verdict::Leased(over_ms);
+            }
         }
         let reports = self.reports(now_ms, &group.cluster, broker);
         match group.choose(&reports, None, allow_unclean) {
@@ -288,12 +328,33 @@ impl Liveness {
             .filter(|(id, beat)| {
                 let now = group.incarnation(*id, beat.report.incarnation);
                 let admitted = group.sync_state_set.get(id).copied();
-                admitted.is_some()
-                    && now != admitted
+                let before = group.former_set.get(id).copied();
+                let is_new = |then: Option<_>| then.is_some() && now != then;
+                (is_new(admitted) || (is_new(before) && group.keeps_in(before, *id, &beat.report)))
                     && (group.master != Some(*id) || group.is_sound(*id, &beat.report))
             })
             .map(|(id, beat)| (id, beat.report.clone()))
             .collect()
+    }
+
+    /// The master of a set, when its heartbeat shows that it serves its epoch and the state does not
+    /// know it yet.
+    #[must_use]
+    pub fn unconfirmed(
+        &self,
+        now_ms: u64,
+        broker: &str,
+        group: &BrokerGroup,
+    ) -> Option<(u64, Report)> {
+        let id = group.master.filter(|_| !group.former_set.is_empty())?;
+        let (_, beat) = self
+            .alive(now_ms, &group.cluster, broker)
+            .find(|(other, _)| *other == id)?;
+        let serves = match beat.ask {
+            Some(ask) => ask.epoch == group.master_epoch,
+            None => i64::from(beat.report.epoch) >= i64::from(group.master_epoch),
+        };
+        (serves && group.is_sound(id, &beat.report)).then(|| (id, beat.report.clone()))
     }
 
     /// Live registered brokers that heartbeat from another address than the registered one.
@@ -320,13 +381,13 @@ impl Liveness {
 
     fn is_alive(&self, now_ms: u64, beat: &Beat) -> bool {
         let last = beat.last_ms.max(self.awake_since_ms);
-        beat.connection.is_some() && now_ms.saturating_sub(last) <= beat.timeout_ms
+        beat.connection.is_some() && !beat.leaving && now_ms.saturating_sub(last) <= beat.timeout_ms
     }
 
     /// Has this controller led for long enough to have heard of every live broker?
     #[must_use]
     pub fn grace_is_over(&self, now_ms: u64) -> bool {
-        self.leader_since_ms.is_some_and(|since| {
+        self.leader_since_ms.is_some_and(|(since, _)| {
             now_ms.saturating_sub(since.max(self.awake_since_ms)) >= self.grace_ms
         })
     }

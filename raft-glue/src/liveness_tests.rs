@@ -2,13 +2,13 @@ use super::*;
 use crate::elect::Incarnation;
 use crate::group::Replica;
 
-const GRACE: u64 = 10_000;
+pub(super) const GRACE: u64 = 10_000;
 
-fn table() -> Liveness {
+pub(super) fn table() -> Liveness {
     Liveness::new(GRACE, 5_000)
 }
 
-fn beat(id: u64, connection: u64) -> Heartbeat {
+pub(super) fn beat(id: u64, connection: u64) -> Heartbeat {
     Heartbeat {
         cluster: "c".to_owned(),
         broker: "b".to_owned(),
@@ -16,6 +16,7 @@ fn beat(id: u64, connection: u64) -> Heartbeat {
         address: format!("h{id}:1"),
         report: Report {
             epoch: 1,
+            max_epoch: 1,
             max_offset: 100,
             priority: i32::MAX,
             incarnation: Some(1),
@@ -24,11 +25,13 @@ fn beat(id: u64, connection: u64) -> Heartbeat {
         confirm_offset: 0,
         timeout_ms: 1_000,
         connection,
+        lease: LeaseNews::Silent,
+        leaving: false,
     }
 }
 
 /// Master 1, set {1, 2}; 3 is registered only.
-fn group() -> BrokerGroup {
+pub(super) fn group() -> BrokerGroup {
     let replica = |id: u64| Replica {
         address: format!("h{id}:1"),
         check_code: "x".to_owned(),
@@ -42,6 +45,7 @@ fn group() -> BrokerGroup {
         master_epoch: 1,
         sync_state_set: (1..=2).map(|id| (id, Incarnation::Opened(1))).collect(),
         sync_state_set_epoch: 2,
+        former_set: BTreeMap::new(),
     }
 }
 
@@ -71,7 +75,7 @@ fn b02_b03_b04_the_scan_decides_as_the_table_says() {
             } else {
                 now - GRACE + 1
             },
-            true,
+            Some(1),
         );
         match master {
             Master::Alive => table.heartbeat(now, beat(1, 1)).unwrap(),
@@ -106,7 +110,7 @@ fn b02_b03_b04_the_scan_decides_as_the_table_says() {
 #[test]
 fn b05_b06_an_election_is_wanted_until_there_is_a_master() {
     let mut table = table();
-    table.set_leader(0, true);
+    table.set_leader(0, Some(1));
     for now in (0..GRACE).step_by(500) {
         table.heartbeat(now, beat(2, 2)).unwrap();
         table.tick(now);
@@ -125,14 +129,14 @@ fn a_new_leader_that_heard_the_brokers_before_needs_no_grace() {
     table.heartbeat(0, beat(1, 1)).unwrap();
     table.heartbeat(0, beat(2, 2)).unwrap();
     table.closed(1);
-    table.set_leader(10, true);
+    table.set_leader(10, Some(1));
     assert_eq!(verdict(&table, 10), Verdict::Elect);
 }
 
 #[test]
 fn a_controller_that_restarted_with_all_brokers_alive_elects_nobody() {
     let mut table = table();
-    table.set_leader(0, true);
+    table.set_leader(0, Some(1));
     assert_eq!(verdict(&table, 1), Verdict::Wait);
     for now in (1_000..30_000).step_by(500) {
         table.tick(now);
@@ -194,7 +198,7 @@ fn another_cluster_is_another_broker() {
 #[test]
 fn a_pause_of_this_process_kills_nobody() {
     let mut table = table();
-    table.set_leader(0, true);
+    table.set_leader(0, Some(1));
     table.tick(0);
     table.heartbeat(0, beat(1, 1)).unwrap();
     table.heartbeat(0, beat(2, 2)).unwrap();
@@ -236,7 +240,7 @@ fn e16_a_master_in_a_new_life_is_elected_away_from() {
 #[test]
 fn a_set_that_never_had_a_master_waits_for_a_broker_to_ask() {
     let mut table = table();
-    table.set_leader(0, true);
+    table.set_leader(0, Some(1));
     table.heartbeat(GRACE, beat(1, 1)).unwrap();
     let first = BrokerGroup {
         master: None,

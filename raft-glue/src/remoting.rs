@@ -30,11 +30,11 @@ pub use frame::{FrameError, MAX_EXT_FIELDS, MAX_FRAME_LEN, decode, encode, encod
 pub use header::{FieldValue, HeaderError, TypedHeader};
 pub use headers::{
     AlterSyncStateSetRequest, AlterSyncStateSetResponse, ApplyBrokerIdRequest,
-    ApplyBrokerIdResponse, BrokerHeartbeatRequest, CleanBrokerDataRequest, ElectMasterRequest,
-    ElectMasterResponse, ExchangeHaInfoRequest, ExchangeHaInfoResponse, GetMetadataResponse,
-    GetNextBrokerIdRequest, GetNextBrokerIdResponse, GetReplicaInfoRequest, GetReplicaInfoResponse,
-    NotifyRoleChangedRequest, RegisterBrokerRequest, RegisterBrokerResponse, SendMessageRequest,
-    SendMessageResponse,
+    ApplyBrokerIdResponse, BrokerHeartbeatRequest, BrokerHeartbeatResponse, CleanBrokerDataRequest,
+    ElectMasterRequest, ElectMasterResponse, ExchangeHaInfoRequest, ExchangeHaInfoResponse,
+    GetMetadataResponse, GetNextBrokerIdRequest, GetNextBrokerIdResponse, GetReplicaInfoRequest,
+    GetReplicaInfoResponse, NotifyRoleChangedRequest, RegisterBrokerRequest,
+    RegisterBrokerResponse, SendMessageRequest, SendMessageResponse,
 };
 pub use json::{from_json, quote_integer_keys};
 pub use server::{Handler, Peer, Server, ServerConfig};

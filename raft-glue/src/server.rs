@@ -15,6 +15,7 @@ use crate::command::{
     AlterSyncStateSet, ApplyBrokerId, CleanBrokerData, Code, Command, RegisterBroker, Report,
 };
 use crate::decider::{Decider, Refusal};
+use crate::lease::LeaseNews;
 use crate::liveness::Heartbeat;
 use crate::peer::RAFT_MESSAGE;
 use crate::remoting::{
@@ -40,7 +41,7 @@ impl Handler for Endpoint {
         async move {
             let outcome = match request.code {
                 RAFT_MESSAGE => raft_message(&decider, &request),
-                request_code::BROKER_HEARTBEAT => heartbeat(&decider, connection, &request),
+                request_code::BROKER_HEARTBEAT => heartbeat(&decider, connection, &request).await,
                 request_code::CONTROLLER_GET_METADATA_INFO => {
                     Ok(answers::metadata(&decider, &request))
                 }
@@ -91,36 +92,76 @@ fn raft_message(decider: &Decider, request: &RemotingCommand) -> Outcome {
     }
 }
 
-fn heartbeat(decider: &Decider, connection: u64, request: &RemotingCommand) -> Outcome {
+/// The receipt is noted before anything is waited for; a broker that asks for no lease is answered
+/// at once.
+async fn heartbeat(decider: &Arc<Decider>, connection: u64, request: &RemotingCommand) -> Outcome {
     let header: BrokerHeartbeatRequest = read(request)?;
     let Some(id) = header.broker_id else {
         return Err(Refusal::new(Code::InvalidRequest, "brokerId is missing"));
     };
+    let id = broker_id(id)?;
+    let lease = lease_news(&header);
+    let report = Report {
+        epoch: header.epoch.unwrap_or(0),
+        max_epoch: header.max_epoch.unwrap_or(0),
+        max_offset: header.max_offset.unwrap_or(0),
+        priority: header.election_priority.unwrap_or(i32::MAX),
+        incarnation: header
+            .incarnation
+            .and_then(|number| u64::try_from(number).ok()),
+        // A broker that says nothing of it vouches for nothing.
+        unclean: header.unclean.unwrap_or(true),
+    };
+    let (cluster, broker) = (header.cluster_name, header.broker_name);
     let beat = Heartbeat {
-        cluster: header.cluster_name,
-        broker: header.broker_name,
-        id: broker_id(id)?,
+        cluster: cluster.clone(),
+        broker: broker.clone(),
+        id,
         address: header.broker_addr,
-        report: Report {
-            epoch: header.epoch.unwrap_or(0),
-            max_offset: header.max_offset.unwrap_or(0),
-            priority: header.election_priority.unwrap_or(i32::MAX),
-            incarnation: header
-                .incarnation
-                .and_then(|number| u64::try_from(number).ok()),
-            // A broker that says nothing of it vouches for nothing.
-            unclean: header.unclean.unwrap_or(true),
-        },
+        report: report.clone(),
         confirm_offset: header.confirm_offset.unwrap_or(0),
         timeout_ms: header
             .heartbeat_timeout_mills
             .map_or(0, |ms| u64::try_from(ms).unwrap_or(0)),
         connection,
+        lease,
+        leaving: header.leaving.unwrap_or(false),
     };
-    decider
+    let ask = decider
         .heartbeat(beat)
         .map_err(|error| Refusal::new(Code::SystemError, error.to_string()))?;
-    Ok(request.answer(Code::Success.value()))
+    let answer = request.answer(Code::Success.value());
+    let Some(ask) = ask.filter(|_| !request.is_one_way()) else {
+        // A Java controller answers without these fields: they tell which kind this one is.
+        return Ok(answer.with_header(&answers::no_lease(0, "not asked for")));
+    };
+    let header = match decider.grant(&broker, id, &report, &ask).await {
+        Ok(()) => {
+            let lives = decider.lives(&cluster, &broker);
+            answers::lease(&ask, header.lease_mills, &lives)
+        }
+        Err(why) => answers::no_lease(ask.epoch, &why),
+    };
+    Ok(answer.with_header(&header))
+}
+
+/// What a heartbeat says of its sender's lease.
+fn lease_news(header: &BrokerHeartbeatRequest) -> LeaseNews {
+    let epoch = header
+        .lease_epoch
+        .and_then(|epoch| u32::try_from(epoch).ok())
+        .unwrap_or(0);
+    let ms = |ms: Option<i64>| ms.and_then(|ms| u64::try_from(ms).ok());
+    match ms(header.lease_mills) {
+        None => LeaseNews::Silent,
+        Some(0) => LeaseNews::GivenBack { epoch },
+        Some(lease_ms) => LeaseNews::Asks {
+            epoch,
+            lease_ms,
+            // Whoever does not say how long its acknowledgements take is granted nothing.
+            ack_ms: ms(header.lease_ack_mills).unwrap_or(u64::MAX),
+        },
+    }
 }
 
 async fn alter_sync_state_set(decider: &Arc<Decider>, request: &RemotingCommand) -> Outcome {
@@ -142,6 +183,7 @@ async fn alter_sync_state_set(decider: &Arc<Decider>, request: &RemotingCommand)
         master_epoch: epoch(header.master_epoch),
         sync_state_set_epoch: epoch(body.sync_state_set_epoch),
         new_set,
+        seen_in: header.incarnations.as_deref().map(read_lives),
         alive: decider.reports(&header.broker_name),
         broker: header.broker_name,
     });
@@ -223,7 +265,7 @@ async fn clean_broker_data(decider: &Arc<Decider>, request: &RemotingCommand) ->
         alive: decider.alive(&header.broker_name),
         broker: header.broker_name,
     });
-    let answer = decider.propose(&command).await?;
+    let answer = decider.clean(command.broker(), &command).await?;
     Ok(answers::plain(request, &answer))
 }
 
@@ -247,6 +289,16 @@ async fn apply_broker_id(decider: &Arc<Decider>, request: &RemotingCommand) -> O
     });
     let answer = decider.propose(&command).await?;
     Ok(answers::applied(request, &answer))
+}
+
+/// Reads `id:incarnation` joined by `,`; what is not of that form is left out, so that whoever it
+/// was meant for counts as not seen.
+fn read_lives(text: &str) -> BTreeMap<u64, u64> {
+    let pair = |entry: &str| {
+        let (id, life) = entry.split_once(':')?;
+        Some((id.parse().ok()?, life.parse().ok()?))
+    };
+    text.split(',').filter_map(pair).collect()
 }
 
 fn read<H: crate::remoting::TypedHeader>(request: &RemotingCommand) -> Result<H, Refusal> {

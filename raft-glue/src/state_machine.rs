@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::{
     AlterSyncStateSet, Answer, ApplyBrokerId, BROKER_ID_MAX, CleanBrokerData, Code, Command,
-    ElectMaster, GroupView, RegisterBroker, Reports, ReviewMembers, TEXT_LIMIT, UpdateAddress,
+    ConfirmMaster, ElectMaster, GroupView, RegisterBroker, Reports, ReviewMembers, TEXT_LIMIT,
+    UpdateAddress,
 };
-use crate::elect::{Choice, choose_first};
+use crate::elect::{Choice, Incarnation, choose_first};
 use crate::group::{BrokerGroup, EPOCH_MAX, Replica};
 
 /// Broker sets one controller keeps.
@@ -118,6 +119,7 @@ impl ControllerState {
             Command::AlterSyncStateSet(c) => self.alter_sync_state_set(c),
             Command::CleanBrokerData(c) => self.clean_broker_data(c),
             Command::ReviewMembers(c) => self.review_members(c),
+            Command::ConfirmMaster(c) => self.confirm_master(c),
         }
     }
 
@@ -155,6 +157,7 @@ impl ControllerState {
                 master_epoch: 0,
                 sync_state_set: BTreeMap::new(),
                 sync_state_set_epoch: 0,
+                former_set: BTreeMap::new(),
             };
             let view = group.view(&c.broker);
             self.groups.insert(c.broker.clone(), group);
@@ -335,23 +338,10 @@ impl ControllerState {
             let why = format!("the epoch of the SyncStateSet is {is}, not {asked}");
             return Answer::refused(Code::FencedSyncStateSetEpoch, why);
         }
-        let mut admitted = BTreeMap::new();
-        for &id in &c.new_set {
-            if !group.replicas.contains_key(&id) {
-                let why = format!("broker {id} is not registered in set {}", c.broker);
-                return Answer::refused(Code::InvalidReplicas, why);
-            }
-            let Some(report) = c.alive.get(&id) else {
-                let why = format!("broker {id} of set {} has no live heartbeat", c.broker);
-                return Answer::refused(Code::BrokerNotAlive, why);
-            };
-            // A member that stays keeps the life it was admitted in: the master may not yet know
-            // that it restarted.
-            let now = group.incarnation(id, report.incarnation);
-            if let Some(incarnation) = group.sync_state_set.get(&id).copied().or(now) {
-                admitted.insert(id, incarnation);
-            }
-        }
+        let admitted = match admit(group, c) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return *refusal,
+        };
         if !c.new_set.contains(&c.master_id) {
             let why = format!("the new set lacks the master {}", c.master_id);
             return Answer::refused(Code::AlterSyncStateSetFailed, why);
@@ -366,6 +356,8 @@ impl ControllerState {
         };
         group.sync_state_set = admitted;
         group.sync_state_set_epoch = epoch;
+        // Whoever alters the set serves.
+        group.former_set.clear();
         Answer::done(group.view(&c.broker), true)
     }
 
@@ -398,6 +390,7 @@ impl ControllerState {
         for id in ids {
             changed |= group.replicas.remove(id).is_some();
             set_changed |= group.sync_state_set.remove(id).is_some();
+            changed |= group.former_set.remove(id).is_some();
             if group.master == Some(*id) {
                 group.master = None;
             }
@@ -428,6 +421,15 @@ impl ControllerState {
         }
         let (mut changed, mut left) = (false, false);
         for (&id, report) in &c.alive {
+            if let (Some(&before), Some(now)) = (
+                group.former_set.get(&id),
+                group.incarnation(id, report.incarnation),
+            ) && now != before
+                && now.keeps(before, report.unclean)
+            {
+                group.former_set.insert(id, now);
+                changed = true;
+            }
             let (Some(&admitted), Some(now)) = (
                 group.sync_state_set.get(&id),
                 group.incarnation(id, report.incarnation),
@@ -451,6 +453,33 @@ impl ControllerState {
         Answer::done(group.view(&c.broker), changed)
     }
 
+    /// The recorded master serves: from now on it may acknowledge, so only its set counts. It is
+    /// vouched for in its present life, if that can be.
+    fn confirm_master(&mut self, c: &ConfirmMaster) -> Answer {
+        let Some(group) = self.groups.get_mut(&c.broker) else {
+            return need_registration(&c.broker, None);
+        };
+        if group.master != Some(c.id) || group.master_epoch != c.master_epoch {
+            let (id, epoch) = (c.id, c.master_epoch);
+            let why = format!("broker {id} is not master of {} in epoch {epoch}", c.broker);
+            return Answer::refused(Code::InvalidMaster, why);
+        }
+        let (Some(now), Some(&admitted)) = (
+            group.incarnation(c.id, c.incarnation),
+            group.sync_state_set.get(&c.id),
+        ) else {
+            return Answer::done(group.view(&c.broker), false);
+        };
+        if !now.keeps(admitted, c.unclean) {
+            let why = format!("broker {} of {} may have lost what it had", c.id, c.broker);
+            return Answer::refused(Code::InvalidMaster, why);
+        }
+        let changed = now != admitted || !group.former_set.is_empty();
+        group.sync_state_set.insert(c.id, now);
+        group.former_set.clear();
+        Answer::done(group.view(&c.broker), changed)
+    }
+
     fn registered_group(&mut self, broker: &str, id: u64) -> Result<&mut BrokerGroup, Refused> {
         match self.groups.get_mut(broker) {
             Some(group) if group.replicas.contains_key(&id) => Ok(group),
@@ -460,12 +489,50 @@ impl ControllerState {
     }
 }
 
+/// The members of the new set with the lives they are admitted in.
+fn admit(
+    group: &BrokerGroup,
+    c: &AlterSyncStateSet,
+) -> Result<BTreeMap<u64, Incarnation>, Refused> {
+    let mut admitted = BTreeMap::new();
+    for &id in &c.new_set {
+        if !group.replicas.contains_key(&id) {
+            let why = format!("broker {id} is not registered in set {}", c.broker);
+            return Err(Box::new(Answer::refused(Code::InvalidReplicas, why)));
+        }
+        let Some(report) = c.alive.get(&id) else {
+            let why = format!("broker {id} of set {} has no live heartbeat", c.broker);
+            return Err(Box::new(Answer::refused(Code::BrokerNotAlive, why)));
+        };
+        // A member that stays keeps the life it was admitted in: the master may not yet know
+        // that it restarted. A newcomer that restarted since the master saw it caught up may
+        // have lost what it had then.
+        let now = group.incarnation(id, report.incarnation);
+        let is_newcomer = !group.sync_state_set.contains_key(&id) && id != c.master_id;
+        if is_newcomer
+            && let (Some(seen_in), Some(life)) = (&c.seen_in, report.incarnation)
+            && seen_in.get(&id) != Some(&life)
+        {
+            let why = format!(
+                "broker {id} of set {} is in life {life}, and the master saw it caught up in {:?}",
+                c.broker,
+                seen_in.get(&id)
+            );
+            return Err(Box::new(Answer::refused(Code::BrokerNotAlive, why)));
+        }
+        if let Some(incarnation) = group.sync_state_set.get(&id).copied().or(now) {
+            admitted.insert(id, incarnation);
+        }
+    }
+    Ok(admitted)
+}
+
 /// Above the present epoch and above every epoch a live broker reports: controllers that lost their
 /// data must not hand out an epoch that brokers have already seen.
 fn next_epoch(current: u32, alive: &Reports) -> Option<u32> {
     let reported = alive
         .values()
-        .map(|report| report.epoch)
+        .map(|report| report.epoch.max(report.max_epoch))
         .filter(|epoch| (1..=REPORTED_EPOCH_MAX).contains(epoch))
         .max()
         .unwrap_or(0);

@@ -16,6 +16,7 @@ fn any_reports() -> impl Strategy<Value = Reports> {
         .prop_map(
             |(epoch, max_offset, priority, incarnation, unclean)| Report {
                 epoch,
+                max_epoch: epoch,
                 max_offset,
                 priority,
                 incarnation,
@@ -56,7 +57,7 @@ fn any_command() -> impl Strategy<Value = Command> {
         4 => (broker(), 0..5u64, 0..4u32, 0..6u32, any_ids(), any_reports()).prop_map(
             |(broker, master_id, master_epoch, sync_state_set_epoch, new_set, alive)| {
                 Command::AlterSyncStateSet(AlterSyncStateSet {
-                    broker, master_id, master_epoch, sync_state_set_epoch, new_set, alive,
+                    broker, master_id, master_epoch, sync_state_set_epoch, new_set, alive, seen_in: None,
                 })
             }
         ),
@@ -69,6 +70,13 @@ fn any_command() -> impl Strategy<Value = Command> {
             |(broker, master_epoch, sync_state_set_epoch, alive)| {
                 Command::ReviewMembers(ReviewMembers {
                     broker, master_epoch, sync_state_set_epoch, alive,
+                })
+            }
+        ),
+        1 => (broker(), 0..5u64, 0..4u32, prop::option::of(0..3u64), any::<bool>()).prop_map(
+            |(broker, id, master_epoch, incarnation, unclean)| {
+                Command::ConfirmMaster(ConfirmMaster {
+                    broker, id, master_epoch, incarnation, unclean,
                 })
             }
         ),
@@ -85,7 +93,7 @@ fn check_invariants(state: &ControllerState) {
             assert!(group.sync_state_set.contains_key(&master));
             assert!(group.master_epoch > 0);
         }
-        for id in group.sync_state_set.keys() {
+        for id in group.sync_state_set.keys().chain(group.former_set.keys()) {
             assert!(group.replicas.contains_key(id));
         }
     }

@@ -221,7 +221,11 @@ async fn b03_healthy_masters_stay_while_controllers_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn controllers_that_lost_their_data_take_up_above_what_the_brokers_hold() {
-    let group = Group::start_with(1, |config| config.grace_ms = 1_000).await;
+    let group = Group::start_with(1, |config| {
+        config.grace_ms = 1_000;
+        config.lease_wait_ms = 300;
+    })
+    .await;
     group.wait_leader().await;
     let to = group.leader_address();
     let (mut one, mut two) = (Broker::new(1).await, Broker::new(2).await);

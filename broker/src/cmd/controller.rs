@@ -74,6 +74,11 @@ fn settings(conf: &ControllerConf) -> Result<ControllerConfig, epochlog_raft_glu
     config.listen = conf.bind_ip.and_then(|ip| listen(ip, conf.self_address()));
     config.scan_not_active_broker_interval_ms = ms(conf.scan_not_active_interval);
     config.scan_inactive_master_interval_ms = ms(conf.scan_inactive_master_interval);
+    config.lease_wait_ms = ms(conf.lease_wait);
+    (
+        config.timings.election_min_ms,
+        config.timings.election_max_ms,
+    ) = (ms(conf.election_timeout.0), ms(conf.election_timeout.1));
     config.enable_elect_unclean_master = conf.elect_unclean_master;
     config.notify_broker_role_changed = conf.notify_role_changed;
     Ok(config)

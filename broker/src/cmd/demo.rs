@@ -151,6 +151,7 @@ async fn demonstrate(args: &Args, dir: &Path) -> Result<Report, DemoError> {
         min_in_sync: 2,
         segment_size: SEGMENT_SIZE,
         broker_extra: String::new(),
+        controller_extra: String::new(),
     };
     let mut group = Group::start(&plan).map_err(io("start the group"))?;
     let observer = Observer::new(BROKER_NAME, &group.controller_addr)

@@ -84,6 +84,11 @@ pub struct BrokerConf {
     pub sync_flush_timeout: Duration,
     /// `brokerHeartbeatInterval`.
     pub heartbeat_interval: Duration,
+    /// `leaseMills`, not one of Java's: for how long a controller's answer to a heartbeat allows to
+    /// acknowledge.
+    pub lease: Duration,
+    /// `leaseAckMills`, not one of Java's: how long an acknowledgement may be on its way out.
+    pub lease_ack: Duration,
     /// `controllerHeartBeatTimeoutMills`: after this much silence the controller takes us for dead.
     pub heartbeat_timeout: Duration,
     /// `syncBrokerMetadataPeriod`.
@@ -171,7 +176,9 @@ impl BrokerConf {
             ha_max_time_slave_not_catchup: ms(&mut keys, "haMaxTimeSlaveNotCatchup", 15000)?,
             slave_timeout: ms(&mut keys, "slaveTimeout", 3000)?,
             sync_flush_timeout: ms(&mut keys, "syncFlushTimeout", 5000)?,
-            heartbeat_interval: ms(&mut keys, "brokerHeartbeatInterval", 1000)?,
+            heartbeat_interval: ms(&mut keys, "brokerHeartbeatInterval", 250)?,
+            lease: ms(&mut keys, "leaseMills", 1200)?,
+            lease_ack: ms(&mut keys, "leaseAckMills", 100)?,
             heartbeat_timeout: ms(&mut keys, "controllerHeartBeatTimeoutMills", 10000)?,
             metadata_period: ms(&mut keys, "syncBrokerMetadataPeriod", 5000)?,
             sync_state_set_period: ms(&mut keys, "checkSyncStateSetPeriod", 5000)?,
@@ -199,6 +206,15 @@ impl BrokerConf {
             let value = self.heartbeat_timeout.as_millis().to_string();
             let allowed = "more than brokerHeartbeatInterval";
             return Err(keys.bad("controllerHeartBeatTimeoutMills", &value, allowed));
+        }
+        if self.lease + self.lease_ack >= self.heartbeat_timeout {
+            let value = self.lease.as_millis().to_string();
+            let allowed = "with leaseAckMills less than controllerHeartBeatTimeoutMills";
+            return Err(keys.bad("leaseMills", &value, allowed));
+        }
+        if let Err(error) = crate::wiring::lease_times(self).check() {
+            let value = self.lease.as_millis().to_string();
+            return Err(keys.bad("leaseMills", &value, &error.to_string()));
         }
         if !self.all_ack_in_sync_state_set && self.in_sync_replicas < self.min_in_sync_replicas {
             let value = self.in_sync_replicas.to_string();

@@ -34,6 +34,12 @@ pub struct ControllerConf {
     pub scan_not_active_interval: Duration,
     /// `scanInactiveMasterInterval`; 500 ms, where RocketMQ has 5000.
     pub scan_inactive_master_interval: Duration,
+    /// `leaseWaitMills`, not one of Java's: how long a master's last lease is waited for before
+    /// another is elected.
+    pub lease_wait: Duration,
+    /// `electionTimeoutMinMills` and `electionTimeoutMaxMills`, not Java's: a controller that hears
+    /// of no leader for a random time between them seeks votes.
+    pub election_timeout: (Duration, Duration),
     /// `enableElectUncleanMaster`.
     pub elect_unclean_master: bool,
     /// `notifyBrokerRoleChanged`.
@@ -90,6 +96,11 @@ impl ControllerConf {
             ),
             scan_not_active_interval: ms(&mut keys, "scanNotActiveBrokerInterval", 500)?,
             scan_inactive_master_interval: ms(&mut keys, "scanInactiveMasterInterval", 500)?,
+            lease_wait: ms(&mut keys, "leaseWaitMills", 1500)?,
+            election_timeout: (
+                ms(&mut keys, "electionTimeoutMinMills", 300)?,
+                ms(&mut keys, "electionTimeoutMaxMills", 600)?,
+            ),
             elect_unclean_master: keys.flag("enableElectUncleanMaster", false)?,
             notify_role_changed: keys.flag("notifyBrokerRoleChanged", true)?,
             warnings: Vec::new(),

@@ -103,7 +103,7 @@ fn every_key_of_a_broker_takes_effect() {
          inSyncReplicas=3\nminInSyncReplicas=2\nasyncLearner=true\nhaTransferBatchSize=4096\n\
          haSendHeartbeatInterval=11\nhaHousekeepingInterval=12\nhaMaxTimeSlaveNotCatchup=13\n\
          slaveTimeout=14\nsyncFlushTimeout=15\nbrokerHeartbeatInterval=16\n\
-         controllerHeartBeatTimeoutMills=17\nsyncBrokerMetadataPeriod=18\n\
+         controllerHeartBeatTimeoutMills=170\nleaseMills=65\nleaseAckMills=12\nsyncBrokerMetadataPeriod=18\n\
          checkSyncStateSetPeriod=19\nbrokerElectionPriority=1\nautoCreateTopicEnable=false\n\
          defaultTopicQueueNums=4\nregionId=R\ntraceOn=false\nstartAcceptSendRequestTimeStamp=9\n\
          fetchControllerAddrByDnsLookup=true\nbrokerRole=SLAVE\n",
@@ -139,7 +139,9 @@ fn every_key_of_a_broker_takes_effect() {
         slave_timeout: ms(14),
         sync_flush_timeout: ms(15),
         heartbeat_interval: ms(16),
-        heartbeat_timeout: ms(17),
+        lease: ms(65),
+        lease_ack: ms(12),
+        heartbeat_timeout: ms(170),
         metadata_period: ms(18),
         sync_state_set_period: ms(19),
         election_priority: 1,
@@ -225,6 +227,8 @@ fn a_bad_value_names_file_line_key_value_and_what_is_allowed() {
     for (text, key) in [
         ("minInSyncReplicas=2", "inSyncReplicas=1"),
         ("haListenPort=10911", "haListenPort=10911"),
+        ("leaseMills=9900", "leaseMills=9900"),
+        ("leaseAckMills=8800", "leaseMills=1200"),
         (
             "brokerHeartbeatInterval=10000",
             "controllerHeartBeatTimeoutMills=10000",

@@ -193,7 +193,7 @@ async fn ask_controller(wires: &Arc<Wires>, step: &Step) -> Result<Outcome, Fail
     }
 }
 
-async fn register(wires: &Wires, id: u64) -> Result<Outcome, Failure> {
+async fn register(wires: &Arc<Wires>, id: u64) -> Result<Outcome, Failure> {
     let node = &wires.node;
     let promises = node.store.promises();
     let request = RegisterBrokerRequest {
@@ -223,7 +223,7 @@ async fn register(wires: &Wires, id: u64) -> Result<Outcome, Failure> {
     )
 }
 
-async fn elect(wires: &Wires, id: u64) -> Result<Outcome, Failure> {
+async fn elect(wires: &Arc<Wires>, id: u64) -> Result<Outcome, Failure> {
     let node = &wires.node;
     heartbeat::send(wires, id);
     let request = ElectMasterRequest {
@@ -340,14 +340,23 @@ async fn ask_ha_address(brokers: &Client, master: &str) -> Outcome {
 }
 
 async fn take_role(wires: &Arc<Wires>, step: Step) -> Result<Outcome, BrokerError> {
-    if matches!(step, Step::Fence | Step::BecomeSlave { .. }) {
-        // From here on senders get the code for it, whatever the HA service is still ending.
-        if matches!(wires.node.role(), Some(Role::Master { .. })) {
-            wires.node.set_role(None);
-        }
-    }
     let node = Arc::clone(&wires.node);
     let text = format!("{step:?}");
+    let serves = match step {
+        Step::BecomeMaster { epoch, .. } => Some(epoch),
+        _ => None,
+    };
+    if matches!(step, Step::Fence | Step::BecomeSlave { .. }) {
+        // From here on senders get the code for it, whatever the HA service is still ending.
+        if matches!(node.role(), Some(Role::Master { .. })) {
+            node.set_role(None);
+        }
+        node.authority.end(node.ha());
+    } else if let (Some(epoch), Some(ha)) = (serves, node.ha())
+        && !node.authority.before_role(ha, epoch)
+    {
+        return Ok(Outcome::Failed(Failure::NeedsNewerEpoch));
+    }
     let done = blocking(move || {
         let Some(ha) = node.ha() else {
             return Ok(Outcome::Failed(Failure::Unavailable));
@@ -358,6 +367,10 @@ async fn take_role(wires: &Arc<Wires>, step: Step) -> Result<Outcome, BrokerErro
     match done {
         Ok(outcome) => {
             info!(role = text, "role taken");
+            if let Some(epoch) = serves {
+                wires.node.authority.begin(epoch);
+                wires.beat.notify_one();
+            }
             Ok(outcome)
         }
         Err(error) => judge(&text, error),

@@ -33,6 +33,9 @@ pub(super) async fn run(wires: Arc<Wires>) -> BrokerError {
         let (Some(ha), Some(id)) = (wires.node.ha(), wires.node.id()) else {
             continue;
         };
+        if ha.wants_lives() {
+            wires.beat.notify_one();
+        }
         let Some(proposal) = ha.next_proposal() else {
             continue;
         };
@@ -58,6 +61,14 @@ async fn propose(
         master_broker_id: signed(id),
         master_epoch: i32::try_from(epoch).unwrap_or(i32::MAX),
         invoke_time: Some(clock::now_since_1970_ms()),
+        incarnations: wires.node.authority.is_ours().then(|| {
+            let lives = ha.seen_lives(&proposal);
+            let lives: Vec<String> = lives
+                .iter()
+                .map(|(id, life)| format!("{id}:{life}"))
+                .collect();
+            lives.join(",")
+        }),
     };
     let body = SyncStateSetBody {
         sync_state_set: proposal.members.iter().map(|id| signed(*id)).collect(),

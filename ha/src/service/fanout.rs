@@ -339,6 +339,7 @@ impl Fanout {
             return;
         };
         let counted = self.core.terms.with(|term| {
+            term.sync.reported(broker_id, conn, now);
             let counted = term.sync.acked(broker_id, conn, offset);
             if let Some(at) = level {
                 term.sync.caught_up(broker_id, conn, at);

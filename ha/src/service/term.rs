@@ -82,7 +82,12 @@ impl Terms {
     }
 
     fn has_authority(&self, now_ms: u64) -> bool {
-        now_ms < self.authority_until_ms.load(Ordering::SeqCst)
+        now_ms < self.authority_until_ms()
+    }
+
+    /// As set; `u64::MAX` without a lease.
+    pub(super) fn authority_until_ms(&self) -> u64 {
+        self.authority_until_ms.load(Ordering::SeqCst)
     }
 
     /// Works on the term, if there is one.

@@ -397,3 +397,31 @@ fn on_disk_a_replica_that_syncs_at_once_counts_as_far_as_it_says() {
     s.acked(3, conn(33), 200);
     assert_eq!(on_disk(&s, AckPolicy::AllInSync), 100);
 }
+
+#[test]
+fn e16_a_replica_joins_in_a_life_it_was_seen_in_on_its_connection() {
+    let mut state = state(&[1]);
+    let (conn, second) = (conn(1), conn(2));
+    state.joined(2, conn, false, 0);
+    state.reported(2, conn, 0);
+    state.acked(2, conn, 100);
+    state.caught_up(2, conn, 0);
+    assert!(state.next_proposal(1).is_some(), "nobody tells lives");
+    state.proposal_rejected(1);
+
+    // The controller's word comes long after its last sign of life: it may be another's.
+    state.set_lives([(2, 6)].into(), 1_002);
+    assert_eq!((state.life(2), state.wants_lives(1_002)), (None, true));
+    assert_eq!(state.next_proposal(1_002), None);
+    state.reported(2, conn, 1_100);
+    assert_eq!((state.life(2), state.wants_lives(1_100)), (Some(6), false));
+    assert!(state.next_proposal(1_100).is_some());
+    // It lives on elsewhere while this connection hangs: what was seen stays.
+    state.set_lives([(2, 7)].into(), 2_101);
+    assert_eq!(state.life(2), Some(6));
+    // A new connection has to be seen anew.
+    state.joined(2, second, false, 2_200);
+    assert_eq!(state.life(2), None);
+    state.reported(2, second, 2_200);
+    assert_eq!(state.life(2), Some(7));
+}

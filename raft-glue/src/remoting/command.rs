@@ -107,6 +107,9 @@ pub struct RemotingCommand {
     pub body: Bytes,
     /// How the header was or will be written.
     pub coding: Coding,
+    /// Of an answer: the system must have it by then, in ms of CLOCK_BOOTTIME; later a server sends
+    /// FLUSH_SLAVE_TIMEOUT (12) in its place, or, when it is half written, ends the connection.
+    pub send_by_ms: Option<u64>,
 }
 
 impl RemotingCommand {
@@ -123,6 +126,7 @@ impl RemotingCommand {
             ext_fields: ExtFields::new(),
             body: Bytes::new(),
             coding: Coding::Json,
+            send_by_ms: None,
         }
     }
 

@@ -289,6 +289,7 @@ fn json_header(text: &[u8]) -> Result<RemotingCommand, FrameError> {
         ext_fields: header.ext_fields.map(|fields| fields.0).unwrap_or_default(),
         body: Bytes::new(),
         coding: Coding::Json,
+        send_by_ms: None,
     })
 }
 

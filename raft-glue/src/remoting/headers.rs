@@ -16,6 +16,9 @@ typed_header! {
         master_epoch: i32 = "masterEpoch",
         /// Sender's clock, ms.
         invoke_time: Option<i64> = "invokeTime",
+        /// The lives in which the sender saw the members of the new set caught up, as
+        /// `id:incarnation` joined by `,`; a Java master sends none.
+        incarnations: Option<String> = "incarnations",
     }
 }
 
@@ -233,6 +236,31 @@ typed_header! {
         incarnation: Option<i64> = "incarnation",
         /// Whether the sender could not prove its log after the last stop.
         unclean: Option<bool> = "unclean",
+        /// The newest epoch the sender ever promised to keep to; it may be above that of its log.
+        max_epoch: Option<i32> = "maxEpoch",
+        /// How long the sender wants to be granted authority for, in ms; 0: it has given back what
+        /// it had; absent: it knows of no leases, as a Java broker, or hands over.
+        lease_mills: Option<i64> = "leaseMills",
+        /// How long an acknowledgement of the sender may be on its way, in ms.
+        lease_ack_mills: Option<i64> = "leaseAckMills",
+        /// The epoch the lease is asked for in, or given back up to.
+        lease_epoch: Option<i32> = "leaseEpoch",
+        /// The sender is about to stop: it counts as dead from now on.
+        leaving: Option<bool> = "leaving",
+    }
+}
+
+typed_header! {
+    /// Answer to 904. A Java controller sends none of the fields.
+    pub struct BrokerHeartbeatResponse {
+        /// For how long authority is granted, in ms from when the heartbeat was sent; 0: not at all.
+        lease_mills: Option<i64> = "leaseMills",
+        /// The epoch it is granted in.
+        lease_epoch: Option<i32> = "leaseEpoch",
+        /// Why nothing is granted.
+        lease_why: Option<String> = "leaseWhy",
+        /// The lives of the live brokers of the set, as `id:incarnation` joined by `,`.
+        incarnations: Option<String> = "incarnations",
     }
 }
 

@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,7 +25,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use super::command::RemotingCommand;
+use super::codes::response_code;
+use super::command::{Coding, RemotingCommand};
 use super::frame::{decode, encode_head};
 
 /// Answers are gathered up to this many bytes before they are written.
@@ -96,6 +98,43 @@ pub struct Peer {
 struct Head {
     head: BytesMut,
     body: Bytes,
+    send_by: Option<SendBy>,
+}
+
+/// An answer that must not leave late, and what its replacement needs.
+#[derive(Debug, Clone, Copy)]
+struct SendBy {
+    at_ms: u64,
+    opaque: i32,
+    coding: Coding,
+}
+
+impl Head {
+    /// The answer, or what takes its place when it is late.
+    fn in_time(self, now_ms: u64) -> Self {
+        let Some(send_by) = self.send_by.filter(|send_by| now_ms > send_by.at_ms) else {
+            return self;
+        };
+        let request = RemotingCommand {
+            opaque: send_by.opaque,
+            coding: send_by.coding,
+            ..RemotingCommand::request(0)
+        };
+        let why = "stored, but the answer would leave too late to be sure of its replicas";
+        // A text this short fits a frame.
+        head_of(request.refuse(response_code::FLUSH_SLAVE_TIMEOUT, why)).unwrap_or(Self {
+            head: BytesMut::new(),
+            body: Bytes::new(),
+            send_by: None,
+        })
+    }
+}
+
+/// ms of CLOCK_BOOTTIME, which goes on while the machine sleeps.
+fn boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1000 + u64::try_from(now.tv_nsec / 1_000_000).unwrap_or(0)
 }
 
 impl Peer {
@@ -133,10 +172,17 @@ impl Peer {
 
 fn head_of(command: RemotingCommand) -> Option<Head> {
     let mut head = BytesMut::with_capacity(256);
+    let (opaque, coding) = (command.opaque, command.coding);
+    let send_by = command.send_by_ms.map(|at_ms| SendBy {
+        at_ms,
+        opaque,
+        coding,
+    });
     match encode_head(&command, &mut head) {
         Ok(()) => Some(Head {
             head,
             body: command.body,
+            send_by,
         }),
         Err(error) => {
             warn!(code = command.code, %error, "a command does not fit a frame");
@@ -409,6 +455,13 @@ impl LastWrite {
     }
 }
 
+fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 struct Writer {
     writing: OwnedWriteHalf,
     answers: mpsc::Receiver<Head>,
@@ -423,12 +476,19 @@ impl Writer {
         while let Some(first) = self.answers.recv().await {
             out.clear();
             let mut next = Some(first);
-            while let Some(Head { head, body }) = next {
+            let mut by_ms = None;
+            while let Some(head) = next {
+                let head = match head.send_by {
+                    Some(_) => head.in_time(boot_ms()),
+                    None => head,
+                };
+                by_ms = earlier(by_ms, head.send_by.map(|send_by| send_by.at_ms));
+                let Head { head, body, .. } = head;
                 out.extend_from_slice(&head);
                 if body.len() <= COPY_BODY_LEN {
                     out.extend_from_slice(&body);
                 } else {
-                    if !self.write(&out).await || !self.write(&body).await {
+                    if !self.write(&out, by_ms).await || !self.write(&body, by_ms).await {
                         return;
                     }
                     out.clear();
@@ -439,7 +499,7 @@ impl Writer {
                     None
                 };
             }
-            if !self.write(&out).await {
+            if !self.write(&out, by_ms).await {
                 return;
             }
         }
@@ -447,8 +507,13 @@ impl Writer {
         let _ = self.writing.shutdown().await;
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> bool {
-        let written = timeout(self.limit, self.writing.write_all(bytes)).await;
+    /// False when the connection is to end: also when an answer could not be handed over in time.
+    async fn write(&mut self, bytes: &[u8], by_ms: Option<u64>) -> bool {
+        let limit = by_ms.map_or(self.limit, |by_ms| {
+            let left = Duration::from_millis(by_ms.saturating_sub(boot_ms()));
+            self.limit.min(left)
+        });
+        let written = timeout(limit, self.writing.write_all(bytes)).await;
         self.last.mark();
         matches!(written, Ok(Ok(())))
     }

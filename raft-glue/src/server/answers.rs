@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::{Answer, Code, GroupView};
 use crate::decider::Decider;
+use crate::liveness::LeaseAsk;
 use crate::remoting::{
-    AlterSyncStateSetResponse, ApplyBrokerIdResponse, BrokerMemberGroup, BrokerReplicaInfo,
-    BrokerReplicasInfo, ElectMasterBody, ElectMasterResponse, GetMetadataResponse,
-    GetNextBrokerIdRequest, GetNextBrokerIdResponse, GetReplicaInfoResponse, InSyncReplica,
-    RegisterBrokerResponse, RemotingCommand, SyncStateSetBody,
+    AlterSyncStateSetResponse, ApplyBrokerIdResponse, BrokerHeartbeatResponse, BrokerMemberGroup,
+    BrokerReplicaInfo, BrokerReplicasInfo, ElectMasterBody, ElectMasterResponse,
+    GetMetadataResponse, GetNextBrokerIdRequest, GetNextBrokerIdResponse, GetReplicaInfoResponse,
+    InSyncReplica, RegisterBrokerResponse, RemotingCommand, SyncStateSetBody,
 };
 
 /// The code and the remark, without more.
@@ -18,6 +19,33 @@ pub(super) fn plain(request: &RemotingCommand, answer: &Answer) -> RemotingComma
         request.answer(code)
     } else {
         request.refuse(code, answer.remark.clone())
+    }
+}
+
+/// Authority for as long as was asked for.
+pub(super) fn lease(
+    ask: &LeaseAsk,
+    lease_mills: Option<i64>,
+    lives: &[(u64, u64)],
+) -> BrokerHeartbeatResponse {
+    let lives: Vec<String> = lives
+        .iter()
+        .map(|(id, life)| format!("{id}:{life}"))
+        .collect();
+    BrokerHeartbeatResponse {
+        lease_mills,
+        lease_epoch: Some(signed(ask.epoch)),
+        lease_why: None,
+        incarnations: Some(lives.join(",")).filter(|text| !text.is_empty()),
+    }
+}
+
+pub(super) fn no_lease(epoch: u32, why: &str) -> BrokerHeartbeatResponse {
+    BrokerHeartbeatResponse {
+        lease_mills: Some(0),
+        lease_epoch: Some(signed(epoch)),
+        lease_why: Some(why.to_owned()),
+        incarnations: None,
     }
 }
 

@@ -172,6 +172,7 @@ impl Broker {
             election_priority: None,
             incarnation: Some(1),
             unclean: Some(true),
+            ..BrokerHeartbeatRequest::default()
         };
         let client = Client::new(ClientConfig::default());
         Self {
@@ -266,6 +267,7 @@ impl Broker {
             master_broker_id: self.id,
             master_epoch: epoch,
             invoke_time: Some(0),
+            incarnations: None,
         };
         let body = SyncStateSetBody {
             sync_state_set: set.iter().copied().collect(),

@@ -194,6 +194,7 @@ fn any_command() -> impl Strategy<Value = RemotingCommand> {
                     ext_fields,
                     body: body.into(),
                     coding: if json { Coding::Json } else { Coding::RocketMq },
+                    send_by_ms: None,
                 }
             },
         )

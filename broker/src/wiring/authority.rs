@@ -1,0 +1,217 @@
+//! The authority to acknowledge: from the controllers' answers to the replication service.
+//!
+//! Invariants: authority and role change under one lock, so the service never holds more than the
+//! lease gives; a role that ended gives its epoch back for good in this process; without an answer
+//! there is no authority.
+//!
+//! Controllers of this project grant a lease with the answer to a heartbeat. Java controllers
+//! answer without its fields: then a 1004 answered by their leader that names this broker stands in
+//! for it while the line to them is whole. That proves less (an isolated leader answers from
+//! memory, and a closed line elects at once): with them only AllInSync with `minInSyncReplicas` of
+//! at least 2 is safe.
+
+use std::time::Duration;
+
+use epochlog_ha::HaService;
+use epochlog_raft_glue::lease::{Asked, LeaseHolder, LeaseNews, LeaseTimes};
+use epochlog_raft_glue::remoting::BrokerHeartbeatResponse;
+use parking_lot::Mutex;
+use tracing::{debug, info, warn};
+
+use crate::conf::BrokerConf;
+
+/// What the controllers are, as far as their answers tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    /// They grant leases.
+    Ours,
+    /// They know of none.
+    Java,
+}
+
+#[derive(Debug)]
+struct State {
+    lease: LeaseHolder,
+    kind: Kind,
+    /// The reason given last for granting nothing, so that it is told once.
+    refused: Option<String>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Authority {
+    state: Mutex<State>,
+    /// How long after the last look at the authority an answer may leave, in ms.
+    ack_ms: u64,
+}
+
+/// What a heartbeat is to carry.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToSend {
+    pub(crate) news: LeaseNews,
+    pub(crate) asked: Option<Asked>,
+}
+
+impl Authority {
+    /// None yet.
+    #[must_use]
+    pub fn new(conf: &BrokerConf) -> Self {
+        let times = lease_times(conf);
+        Self {
+            state: Mutex::new(State {
+                lease: LeaseHolder::new(times),
+                kind: Kind::Unknown,
+                refused: None,
+            }),
+            ack_ms: times.ack_ms,
+        }
+    }
+
+    /// Takes authority from a service that just started or is about to change its role: the newest
+    /// answers count no more. False: this epoch was given back in this process.
+    pub(crate) fn before_role(&self, ha: &HaService, epoch: u32) -> bool {
+        let mut state = self.state.lock();
+        state.lease.drop_authority();
+        ha.set_authority(Some(0));
+        let news = state.lease.news();
+        !matches!(news, LeaseNews::GivenBack { epoch: back } if epoch != 0 && epoch <= back)
+    }
+
+    /// The role as master of `epoch` is taken: from now on heartbeats ask.
+    pub(crate) fn begin(&self, epoch: u32) {
+        self.state.lock().lease.begin(epoch);
+    }
+
+    /// The role as master is over: no authority from now on, for good in its epoch.
+    pub(crate) fn end(&self, ha: Option<&HaService>) {
+        let mut state = self.state.lock();
+        state.lease.end();
+        if let Some(ha) = ha {
+            ha.set_authority(Some(0));
+        }
+    }
+
+    /// What a heartbeat that is sent now carries.
+    pub(crate) fn to_send(&self) -> ToSend {
+        let state = self.state.lock();
+        ToSend {
+            news: state.lease.news(),
+            asked: state.lease.ask(HaService::now_ms()),
+        }
+    }
+
+    /// Takes the answer to a heartbeat. Returns whether it granted something.
+    pub(crate) fn answered(
+        &self,
+        ha: Option<&HaService>,
+        asked: Option<Asked>,
+        answer: &BrokerHeartbeatResponse,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let Some(granted_ms) = answer.lease_mills else {
+            if state.kind == Kind::Unknown {
+                info!("the controllers grant no leases, as Java's do");
+                state.kind = Kind::Java;
+            }
+            return false;
+        };
+        state.kind = Kind::Ours;
+        let Some(asked) = asked else {
+            return false;
+        };
+        let granted = u64::try_from(granted_ms) == Ok(state.lease.times().lease_ms)
+            && answer
+                .lease_epoch
+                .and_then(|epoch| u32::try_from(epoch).ok())
+                == Some(asked.epoch);
+        if granted {
+            state.refused = None;
+            give(&mut state, ha, asked);
+        } else if answer.lease_why != state.refused {
+            // Followers refuse as a matter of course, and most other reasons pass by themselves.
+            let why = answer.lease_why.as_deref().unwrap_or("no reason given");
+            if why.contains("needs a controller") {
+                warn!(
+                    why,
+                    "a controller grants no authority: correct the lease settings"
+                );
+                state.refused.clone_from(&answer.lease_why);
+            } else {
+                debug!(why, "a controller grants no authority");
+            }
+        }
+        granted
+    }
+
+    /// Whether the controllers are Java's and a 1004 must stand in for the lease.
+    pub(crate) fn by_polling(&self) -> Option<Asked> {
+        let state = self.state.lock();
+        (state.kind == Kind::Java)
+            .then(|| state.lease.ask(HaService::now_ms()))
+            .flatten()
+    }
+
+    /// A Java controller's leader named this broker as master of the epoch asked about.
+    pub(crate) fn named(&self, ha: &HaService, asked: Asked) {
+        let mut state = self.state.lock();
+        if state.kind == Kind::Java {
+            give(&mut state, Some(ha), asked);
+        }
+    }
+
+    /// The line to a Java controller broke: it may have elected another.
+    pub(crate) fn line_broke(&self, ha: Option<&HaService>) {
+        let mut state = self.state.lock();
+        if state.kind == Kind::Java && state.lease.until_ms() > 0 {
+            warn!("the line to the controllers broke: no authority until they name this broker");
+            state.lease.drop_authority();
+            if let Some(ha) = ha {
+                ha.set_authority(Some(0));
+            }
+        }
+    }
+
+    /// Whether the controllers grant leases.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.state.lock().kind == Kind::Ours
+    }
+
+    /// Until when an acknowledgement that is ready now may be handed to the system, in ms of
+    /// CLOCK_BOOTTIME; none: this broker has no authority.
+    pub(crate) fn send_by_ms(&self, ha: &HaService) -> Option<u64> {
+        let now_ms = HaService::now_ms();
+        let until_ms = ha.authority_until_ms().unwrap_or(u64::MAX);
+        (now_ms < until_ms).then(|| now_ms.saturating_add(self.ack_ms))
+    }
+}
+
+fn give(state: &mut State, ha: Option<&HaService>, asked: Asked) {
+    let before_ms = state.lease.until_ms();
+    let until_ms = state.lease.granted(asked);
+    let Some(ha) = ha else {
+        return;
+    };
+    if until_ms > before_ms {
+        // The intervals of two masters must not meet; a test reads them here. A gap before
+        // `from_ms` was without authority.
+        let from_ms = HaService::now_ms();
+        if from_ms >= before_ms {
+            info!(epoch = asked.epoch, from_ms, until_ms, "authority begins");
+        } else {
+            debug!(epoch = asked.epoch, from_ms, until_ms, "authority goes on");
+        }
+        ha.set_authority(Some(until_ms));
+    }
+}
+
+/// The lease's times, with heartbeats often enough that a lost one does no harm.
+pub(crate) fn lease_times(conf: &BrokerConf) -> LeaseTimes {
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let lease_ms = ms(conf.lease);
+    LeaseTimes {
+        heartbeat_ms: ms(conf.heartbeat_interval).min(lease_ms / 4).max(1),
+        lease_ms,
+        ack_ms: ms(conf.lease_ack),
+    }
+}
