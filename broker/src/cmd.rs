@@ -3,6 +3,7 @@
 pub mod broker;
 pub mod controller;
 pub mod demo;
+pub mod hand_over;
 pub mod inspect;
 pub mod produce;
 pub mod repair;

@@ -18,7 +18,7 @@ use crate::clock;
 use crate::node::Node;
 use crate::replicas::Role;
 use crate::send::{SendService, Sending};
-use crate::wiring::{decision, has_authority};
+use crate::wiring::{decision, hand_over, has_authority};
 
 /// Answers the requests of one broker.
 pub struct Endpoint {
@@ -130,11 +130,14 @@ impl Handler for Endpoint {
         request: RemotingCommand,
     ) -> impl Future<Output = Option<RemotingCommand>> + Send + 'static {
         let node = Arc::clone(&self.node);
-        let asks_replication = request.code == request_code::GET_BROKER_HA_STATUS;
-        let sending = (!asks_replication).then(|| self.answer(peer, &request));
+        let waits = [request_code::GET_BROKER_HA_STATUS, request_code::HAND_OVER];
+        let sending = (!waits.contains(&request.code)).then(|| self.answer(peer, &request));
         async move {
             match sending {
                 Some(sending) => Some(sending.answer().await),
+                None if request.code == request_code::HAND_OVER => {
+                    Some(hand_over(node, request).await)
+                }
                 None => {
                     let answer = tokio::task::spawn_blocking(move || ha_status(&node, &request));
                     answer.await.ok()

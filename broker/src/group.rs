@@ -40,6 +40,8 @@ pub struct Plan {
     pub broker_extra: String,
     /// Further lines for every controller.conf.
     pub controller_extra: String,
+    /// What the processes log (`RUST_LOG`); `None`: as this process would.
+    pub log_filter: Option<String>,
 }
 
 /// The lines of every broker.conf that fail over fast, where machines and network are never slow
@@ -58,6 +60,7 @@ pub struct Process {
     command: &'static str,
     conf: PathBuf,
     log: PathBuf,
+    log_filter: Option<String>,
     child: Option<Child>,
 }
 
@@ -178,7 +181,11 @@ impl Process {
     /// The log cannot be opened or the binary not be started.
     pub fn start(&mut self) -> io::Result<()> {
         let log = File::options().create(true).append(true).open(&self.log)?;
-        let child = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        if let Some(filter) = &self.log_filter {
+            command.env("RUST_LOG", filter);
+        }
+        let child = command
             .arg(self.command)
             .arg("-c")
             .arg(&self.conf)
@@ -306,6 +313,7 @@ fn controller(plan: &Plan, index: usize, peers: &str) -> io::Result<Process> {
         command: "controller",
         conf,
         log: plan.dir.join(format!("{name}.log")),
+        log_filter: plan.log_filter.clone(),
         child: None,
     })
 }
@@ -348,6 +356,7 @@ fn broker(plan: &Plan, index: usize, ports: (u16, u16), controllers: &str) -> io
             command: "broker",
             conf,
             log: plan.dir.join(format!("{name}.log")),
+            log_filter: plan.log_filter.clone(),
             child: None,
         },
         address: format!("127.0.0.1:{}", ports.0),

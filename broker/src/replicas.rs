@@ -162,6 +162,8 @@ pub struct Replicas {
     unservable: Option<u32>,
     /// The role asked for could not be taken; there may be a newer decision nobody told us of.
     role_failed: bool,
+    /// Fencing itself failed: it is tried again after a pause.
+    fence_failed: bool,
     poll_at_ms: u64,
     retry_at_ms: u64,
     pause_ms: u64,
@@ -189,6 +191,7 @@ impl Replicas {
             ha_address: None,
             unservable: None,
             role_failed: false,
+            fence_failed: false,
             poll_at_ms: 0,
             retry_at_ms: 0,
             pause_ms: FIRST_PAUSE_MS,
@@ -283,7 +286,8 @@ impl Replicas {
         if let Some(step) = self.role_step() {
             // Fencing waits for nothing.
             let poll = self.role_failed && self.is_poll_due(now_ms);
-            if step == Step::Fence || (now_ms >= self.retry_at_ms && !poll) {
+            if (step == Step::Fence && !self.fence_failed) || (now_ms >= self.retry_at_ms && !poll)
+            {
                 return step;
             }
         }
@@ -363,7 +367,10 @@ impl Replicas {
             self.failed(step, failure, now_ms, now_since_1970_ms);
             return;
         }
-        self.forget_failures();
+        // An address that was found says nothing about the role that could not be taken with it.
+        if !matches!(step, Step::AskHaAddress(_)) || !self.role_failed {
+            self.forget_failures();
+        }
         match (step, outcome) {
             (Step::AskNextId, Outcome::NextId(id)) => {
                 self.stage = Stage::NewClaim(self.claim(id, now_since_1970_ms));
@@ -383,7 +390,10 @@ impl Replicas {
                 self.poll_at_ms = now_ms + self.poll_period_ms;
                 self.take(decision, now_ms);
             }
-            (Step::Fence, _) => self.fenced = true,
+            (Step::Fence, _) => {
+                self.fenced = true;
+                self.fence_failed = false;
+            }
             (Step::AskHaAddress(_), Outcome::HaAddress(address)) => {
                 let epoch = self.decided.as_ref().map(|decided| decided.epoch);
                 self.ha_address = epoch.map(|epoch| (epoch, address));
@@ -448,6 +458,7 @@ impl Replicas {
             (Step::BecomeSlave { .. }, _) => self.ha_address = None,
             _ => {}
         }
+        self.fence_failed |= *step == Step::Fence;
         self.role_failed = match step {
             Step::AskHaAddress(_) | Step::BecomeSlave { .. } | Step::BecomeMaster { .. } => true,
             _ => self.role_failed,

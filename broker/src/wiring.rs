@@ -6,6 +6,7 @@
 
 mod authority;
 mod decide;
+mod hand_over;
 mod heartbeat;
 mod proposals;
 mod retention;
@@ -31,6 +32,7 @@ use crate::topics::{Topics, TopicsError};
 pub use authority::Authority;
 pub(crate) use authority::lease_times;
 pub(crate) use decide::decision;
+pub(crate) use hand_over::hand_over;
 pub(crate) use heartbeat::has_authority;
 
 /// Decisions that may wait to be taken in; more are dropped and polled for.

@@ -198,6 +198,18 @@ impl HaService {
         Some(self.core.terms.authority_until_ms()).filter(|until| *until != u64::MAX)
     }
 
+    /// Refuses writes from now on, for a hand-over, or no longer; what waits goes on. A role change
+    /// ends it.
+    pub fn pause_writes(&self, paused: bool) {
+        self.core.terms.pause_writes(paused);
+    }
+
+    /// Whether the replica `id`, a member of the SyncStateSet, has all of the log, and nothing
+    /// waits or is being written. To be asked while writes are paused.
+    pub fn is_level(&self, id: u64) -> bool {
+        self.core.terms.is_level(id, &self.core.store)
+    }
+
     /// Whether all threads of the service run. One that ended has said why in the log; a master
     /// without them must let another be elected.
     pub fn is_running(&self) -> bool {
@@ -280,6 +292,7 @@ impl HaService {
         let (appended, end) = match append(&core.store) {
             Ok(done) => done,
             Err(error) => {
+                core.terms.not_written(reign);
                 if matches!(error, epochlog_engine::Error::Failed { .. }) {
                     core.log_failed();
                 }

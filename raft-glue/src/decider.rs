@@ -22,10 +22,14 @@ use crate::ledger::{Ledger, LedgerMetadata, PendingAppend};
 use crate::liveness::{Heartbeat, HeartbeatError, LeaseAsk, Liveness, NoLease, Seen};
 use crate::machine::ControllerMachine;
 use crate::notify::Notifier;
+use crate::remoting::{HandOverRequest, RemotingCommand, request_code};
 use crate::state_machine::ControllerState;
 
 /// A broker that asks for an election before its first heartbeat was handled is waited for.
 const HEARTBEAT_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a master may take to hand over: it waits for the new one to have everything.
+const HAND_OVER_WAIT: Duration = Duration::from_millis(2_500);
 
 /// Settings a request may change.
 #[derive(Clone, Copy, Debug)]
@@ -325,8 +329,11 @@ impl Decider {
         if self.keeps(&command) || now >= over_ms {
             // Nobody loses a lease by it.
         } else if designate {
-            self.lease_is_over(broker).await;
-            command = self.election(broker, broker_id, designate, None);
+            let epoch = self.hand_over(broker, broker_id).await;
+            if epoch.is_none() {
+                self.lease_is_over(broker).await;
+            }
+            command = self.election(broker, broker_id, designate, epoch);
         } else {
             drop(mark.settled());
             let remark = format!(
@@ -373,6 +380,42 @@ impl Decider {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(over_ms - now)).await;
+        }
+    }
+
+    /// Asks the master to hand over to `to`: it stops writes, waits until that member has all, and
+    /// lays its authority down. Returns the epoch it laid it down in; none: it did not, so its
+    /// lease must be waited for. The set must be marked.
+    async fn hand_over(&self, broker: &str, to: Option<u64>) -> Option<u32> {
+        let to = to?;
+        let alive = self.reports(broker);
+        let (address, epoch) = self.state(|state| {
+            let group = state.group(broker)?;
+            // Nobody stops for a member that would not be elected.
+            let choice = group.choose(&alive, Some(to), false);
+            let address = group.replicas.get(&group.master?)?.address.clone();
+            (choice == Choice::Elect(to)).then_some((address, group.master_epoch))
+        })?;
+        let header = HandOverRequest {
+            broker_name: broker.to_owned(),
+            master_epoch: i32::try_from(epoch).ok()?,
+            to: i64::try_from(to).ok()?,
+        };
+        let request = RemotingCommand::request_with(request_code::HAND_OVER, &header);
+        let asked = self
+            .notifier
+            .client
+            .request(&address, request, HAND_OVER_WAIT);
+        match asked.await {
+            Ok(answer) if answer.code == Code::Success.value() => Some(epoch),
+            Ok(answer) => {
+                tracing::warn!(%broker, to, remark = ?answer.remark, "the master does not hand over");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%broker, to, %error, "the master does not hand over");
+                None
+            }
         }
     }
 

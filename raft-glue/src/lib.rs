@@ -10,6 +10,8 @@ mod elect;
 mod error;
 mod group;
 pub mod lease;
+#[cfg(test)]
+mod lease_sim;
 mod ledger;
 mod liveness;
 mod log_bridge;

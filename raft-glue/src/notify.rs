@@ -25,7 +25,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(1_000);
 
 /// See the module.
 pub(crate) struct Notifier {
-    client: Client,
+    pub(crate) client: Client,
     /// By broker set.
     running: Mutex<BTreeMap<String, JoinHandle<()>>>,
 }

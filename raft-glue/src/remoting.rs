@@ -33,7 +33,7 @@ pub use headers::{
     ApplyBrokerIdResponse, BrokerHeartbeatRequest, BrokerHeartbeatResponse, CleanBrokerDataRequest,
     ElectMasterRequest, ElectMasterResponse, ExchangeHaInfoRequest, ExchangeHaInfoResponse,
     GetMetadataResponse, GetNextBrokerIdRequest, GetNextBrokerIdResponse, GetReplicaInfoRequest,
-    GetReplicaInfoResponse, NotifyRoleChangedRequest, RegisterBrokerRequest,
+    GetReplicaInfoResponse, HandOverRequest, NotifyRoleChangedRequest, RegisterBrokerRequest,
     RegisterBrokerResponse, SendMessageRequest, SendMessageResponse,
 };
 pub use json::{from_json, quote_integer_keys};

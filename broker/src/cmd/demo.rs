@@ -152,6 +152,7 @@ async fn demonstrate(args: &Args, dir: &Path) -> Result<Report, DemoError> {
         segment_size: SEGMENT_SIZE,
         broker_extra: String::new(),
         controller_extra: String::new(),
+        log_filter: None,
     };
     let mut group = Group::start(&plan).map_err(io("start the group"))?;
     let observer = Observer::new(BROKER_NAME, &group.controller_addr)

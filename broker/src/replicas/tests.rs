@@ -436,3 +436,35 @@ fn b11_a_master_that_moved_within_its_epoch_is_followed_to_its_new_address() {
         })
     );
 }
+
+#[test]
+fn a_role_that_fails_again_and_again_is_tried_less_and_less_often() {
+    let known = decision(2, Some(1), 1, &[1]);
+    let mut broker = Broker::registered(0, Some(known.clone()));
+    let ask = Step::AskHaAddress("10.0.0.1:10911".into());
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        broker.expect(&ask, Outcome::HaAddress(ha(1)));
+        broker.fail(&slave(2, 1), Failure::Unavailable);
+        let before = broker.now;
+        while broker.step() != ask {
+            match broker.step() {
+                Step::Poll => broker.expect(&Step::Poll, Outcome::Decided(Some(known.clone()))),
+                _ => broker.wait(),
+            }
+        }
+        pauses.push(broker.now - before);
+    }
+    assert!(pauses.is_sorted() && pauses[5] >= 1_000, "{pauses:?}");
+}
+
+#[test]
+fn a_fence_that_fails_is_tried_again_after_a_pause() {
+    let mut broker = Broker::registered(0, Some(decision(1, Some(2), 1, &[2])));
+    broker.expect(&master(1, 1, &[2]), Outcome::Done);
+    broker.replicas.news(decision(2, None, 2, &[]));
+    broker.fail(&Step::Fence, Failure::Unavailable);
+    broker.wait();
+    broker.expect(&Step::Fence, Outcome::Done);
+    assert_eq!(broker.replicas.role(), None);
+}

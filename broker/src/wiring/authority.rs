@@ -36,6 +36,7 @@ struct State {
     kind: Kind,
     /// The reason given last for granting nothing, so that it is told once.
     refused: Option<String>,
+    handing_over: bool,
 }
 
 /// See the module.
@@ -63,6 +64,7 @@ impl Authority {
                 lease: LeaseHolder::new(times),
                 kind: Kind::Unknown,
                 refused: None,
+                handing_over: false,
             }),
             ack_ms: times.ack_ms,
         }
@@ -72,6 +74,7 @@ impl Authority {
     /// answers count no more. False: this epoch was given back in this process.
     pub(crate) fn before_role(&self, ha: &HaService, epoch: u32) -> bool {
         let mut state = self.state.lock();
+        told_end(&state);
         state.lease.drop_authority();
         ha.set_authority(Some(0));
         let news = state.lease.news();
@@ -86,10 +89,34 @@ impl Authority {
     /// The role as master is over: no authority from now on, for good in its epoch.
     pub(crate) fn end(&self, ha: Option<&HaService>) {
         let mut state = self.state.lock();
+        told_end(&state);
         state.lease.end();
         if let Some(ha) = ha {
             ha.set_authority(Some(0));
         }
+    }
+
+    /// Begins a hand-over; false: one is under way.
+    pub(crate) fn try_hand_over(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().handing_over, true)
+    }
+
+    /// A hand-over is over, one way or the other.
+    pub(crate) fn hand_over_ended(&self) {
+        self.state.lock().handing_over = false;
+    }
+
+    /// Lays authority down while a hand-over is decided.
+    pub(crate) fn pause(&self, ha: &HaService) {
+        let mut state = self.state.lock();
+        told_end(&state);
+        state.lease.pause();
+        ha.set_authority(Some(0));
+    }
+
+    /// The hand-over came to nothing.
+    pub(crate) fn resume(&self) {
+        self.state.lock().lease.resume();
     }
 
     /// What a heartbeat that is sent now carries.
@@ -183,6 +210,14 @@ impl Authority {
         let now_ms = HaService::now_ms();
         let until_ms = ha.authority_until_ms().unwrap_or(u64::MAX);
         (now_ms < until_ms).then(|| now_ms.saturating_add(self.ack_ms))
+    }
+}
+
+/// Authority is about to end before its time.
+fn told_end(state: &State) {
+    if state.lease.until_ms() > 0 {
+        let (epoch, at_ms) = (state.lease.serving().unwrap_or(0), HaService::now_ms());
+        info!(epoch, at_ms, "authority ends");
     }
 }
 

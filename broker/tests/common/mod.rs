@@ -25,6 +25,7 @@ pub(crate) fn plan(dir: &Path, replicas: usize) -> Plan {
         segment_size: SEGMENT_SIZE,
         broker_extra: String::new(),
         controller_extra: String::new(),
+        log_filter: None,
     }
 }
 

@@ -49,6 +49,9 @@ pub enum Refused {
         "this master has not heard from the controller in time and may no longer be the master"
     )]
     NoAuthority,
+    /// The role is being handed to another replica, which takes writes in a moment.
+    #[error("this master is handing its role over; send again in a moment")]
+    HandingOver,
     /// The SyncStateSet is too small.
     #[error("the SyncStateSet has {have} members, minInSyncReplicas is {need}")]
     NotEnoughInSync {
@@ -73,7 +76,9 @@ impl Refused {
     pub fn put_status(&self) -> PutStatus {
         use epochlog_engine::Error;
         match self {
-            Self::NotMaster | Self::NoAuthority => PutStatus::ServiceNotAvailable,
+            Self::NotMaster | Self::NoAuthority | Self::HandingOver => {
+                PutStatus::ServiceNotAvailable
+            }
             Self::NotEnoughInSync { .. } => PutStatus::InSyncReplicasNotEnough,
             Self::Overloaded { .. } => PutStatus::OsPageCacheBusy,
             Self::Store(error) => match error {
@@ -134,6 +139,7 @@ mod tests {
         let cases = [
             (Refused::NotMaster, PutStatus::ServiceNotAvailable),
             (Refused::NoAuthority, PutStatus::ServiceNotAvailable),
+            (Refused::HandingOver, PutStatus::ServiceNotAvailable),
             (
                 Refused::NotEnoughInSync { have: 1, need: 2 },
                 PutStatus::InSyncReplicasNotEnough,

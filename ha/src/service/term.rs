@@ -21,6 +21,10 @@ pub(super) struct Term {
     waiters: Waiters<Token>,
     /// Which uninterrupted time as master this is; epochs may follow each other within one.
     reign: u64,
+    /// Writes that are allowed and not placed yet.
+    writing: usize,
+    /// Writes are refused: a hand-over is under way.
+    paused: bool,
 }
 
 impl Term {
@@ -30,6 +34,8 @@ impl Term {
             sync,
             waiters: Waiters::new(),
             reign: 0,
+            writing: 0,
+            paused: false,
         }
     }
 }
@@ -107,6 +113,7 @@ impl Terms {
             Some(older) => {
                 term.waiters = older.waiters;
                 term.reign = older.reign;
+                term.writing = older.writing;
             }
             None => term.reign = self.reigns.fetch_add(1, Ordering::SeqCst),
         }
@@ -138,10 +145,13 @@ impl Terms {
 
     /// Whether a write may be made now. Returns the reign it belongs to.
     pub(super) fn may_write(&self, now_ms: u64) -> Result<u64, Refused> {
-        let guard = self.term.lock();
-        let Some(term) = guard.as_ref() else {
+        let mut guard = self.term.lock();
+        let Some(term) = guard.as_mut() else {
             return Err(Refused::NotMaster);
         };
+        if term.paused {
+            return Err(Refused::HandingOver);
+        }
         if !self.has_authority(now_ms) {
             return Err(Refused::NoAuthority);
         }
@@ -153,7 +163,39 @@ impl Terms {
         if waiting >= self.max_waiting {
             return Err(Refused::Overloaded { waiting });
         }
+        term.writing += 1;
         Ok(term.reign)
+    }
+
+    /// A write that was allowed in `reign` was not made.
+    pub(super) fn not_written(&self, reign: u64) {
+        self.with(|term| {
+            if term.reign == reign {
+                term.writing = term.writing.saturating_sub(1);
+            }
+        });
+    }
+
+    /// Refuses writes from now on, or no more. A new term begins without.
+    pub(super) fn pause_writes(&self, paused: bool) {
+        self.with(|term| term.paused = paused);
+    }
+
+    /// Whether no write is under way, none waits, and this member of the set has acked up to the
+    /// end of the log.
+    pub(super) fn is_level(&self, id: u64, store: &Store) -> bool {
+        self.with(|term| {
+            let acked = term
+                .sync
+                .replicas()
+                .get(&id)
+                .and_then(|replica| replica.ack);
+            term.writing == 0
+                && term.waiters.is_empty()
+                && term.sync.committed().members.contains(&id)
+                && acked.is_some_and(|ack| ack >= store.end_offset())
+        })
+        .unwrap_or(false)
     }
 
     /// A write up to `end` was allowed in `reign` and is made: it is complete, or it waits from now
@@ -172,6 +214,7 @@ impl Terms {
             let ended = Ended::Unknown(UnknownReason::RoleChanged);
             return (Placed::Complete, Some((token, ended)));
         };
+        term.writing = term.writing.saturating_sub(1);
         raise_confirm(store, term, self.has_authority(now_ms));
         let on_disk = ack.durability == Durability::Memory || store.flushed_offset() >= end;
         if on_disk

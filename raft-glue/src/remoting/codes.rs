@@ -40,6 +40,9 @@ pub mod request_code {
     pub const CONTROLLER_GET_NEXT_BROKER_ID: i32 = 1012;
     /// A new broker takes an id.
     pub const CONTROLLER_APPLY_BROKER_ID: i32 = 1013;
+    /// Controller to master, not one of RocketMQ's: stop writes, see that a member has everything,
+    /// lay the authority down.
+    pub const HAND_OVER: i32 = 30_200;
 }
 
 /// Response codes (RocketMQ: RemotingSysResponseCode, ResponseCode).

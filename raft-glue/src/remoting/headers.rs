@@ -150,6 +150,19 @@ typed_header! {
 }
 
 typed_header! {
+    /// 30200 HAND_OVER, controller to master. An answer with code 0 says that the master has no
+    /// authority in this epoch any more, until it asks anew.
+    pub struct HandOverRequest {
+        /// Broker set.
+        broker_name: String = "brokerName",
+        /// The epoch to be handed over.
+        master_epoch: i32 = "masterEpoch",
+        /// Controller id of the member that is to be master.
+        to: i64 = "brokerId",
+    }
+}
+
+typed_header! {
     /// 1011 CLEAN_BROKER_DATA.
     pub struct CleanBrokerDataRequest {
         /// Cluster.

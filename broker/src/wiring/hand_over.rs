@@ -1,0 +1,87 @@
+//! Handing the role of master over (30200): stop writes, see that the next master has everything,
+//! lay authority down. The controller elects then, and the election ends this role like any other.
+//!
+//! If no election comes, this master goes on: writes are taken again and authority is asked for
+//! anew. Until then it has none, so nothing is acknowledged here that another might not have.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use epochlog_ha::HaService;
+use epochlog_raft_glue::remoting::{HandOverRequest, RemotingCommand, response_code as code};
+use tracing::{info, warn};
+
+use crate::node::Node;
+use crate::replicas::Role;
+
+/// How long the next master may take to have everything; writes are refused meanwhile.
+const LEVEL_WAIT: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(1);
+/// An election that did not come within this time does not come.
+const ELECTION_WAIT: Duration = Duration::from_secs(2);
+
+/// Does what a controller asks for; the answer says whether authority was laid down.
+pub(crate) async fn hand_over(node: Arc<Node>, request: RemotingCommand) -> RemotingCommand {
+    let refuse = |why: &str| request.refuse(code::SYSTEM_ERROR, why);
+    let header: HandOverRequest = match request.header() {
+        Ok(header) => header,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    let (Ok(epoch), Ok(to)) = (u32::try_from(header.master_epoch), u64::try_from(header.to)) else {
+        return refuse("epoch or id is negative");
+    };
+    let Some(ha) = node.ha().filter(|_| serves(&node, epoch)) else {
+        return refuse("this broker is not master in that epoch");
+    };
+    if header.broker_name != node.conf.broker_name {
+        return refuse("this broker belongs to another set");
+    }
+    if !node.authority.try_hand_over() {
+        return refuse("a hand-over is under way already");
+    }
+    info!(epoch, to, "handing over: writes are refused");
+    ha.pause_writes(true);
+    if !is_level(&node, ha, epoch, to).await {
+        ha.pause_writes(false);
+        node.authority.hand_over_ended();
+        warn!(
+            epoch,
+            to, "not handed over: that member does not have everything"
+        );
+        return refuse("the member named does not have everything");
+    }
+    node.authority.pause(ha);
+    info!(epoch, to, "handed over: no authority any more");
+    tokio::spawn(go_on(Arc::clone(&node), epoch));
+    request.answer(code::SUCCESS)
+}
+
+async fn is_level(node: &Node, ha: &HaService, epoch: u32, to: u64) -> bool {
+    let end = Instant::now() + LEVEL_WAIT;
+    while !ha.is_level(to) {
+        if Instant::now() >= end || !serves(node, epoch) {
+            return false;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    true
+}
+
+/// Takes writes again if this broker is still master when an election should have come.
+async fn go_on(node: Arc<Node>, epoch: u32) {
+    tokio::time::sleep(ELECTION_WAIT).await;
+    if let Some(ha) = node.ha().filter(|_| serves(&node, epoch)) {
+        warn!(
+            epoch,
+            "no election came after handing over: this master goes on"
+        );
+        ha.pause_writes(false);
+        node.authority.resume();
+    }
+    node.authority.hand_over_ended();
+}
+
+fn serves(node: &Node, epoch: u32) -> bool {
+    node.role() == Some(Role::Master { epoch })
+}
