@@ -250,3 +250,74 @@ pub(crate) fn lease_times(conf: &BrokerConf) -> LeaseTimes {
         ack_ms: ms(conf.lease_ack),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::conf::Reader;
+
+    fn authority() -> Authority {
+        let text = "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nbrokerName=b\n";
+        let reader = Reader::parse(Path::new("broker.conf"), text).expect("parses");
+        Authority::new(&BrokerConf::read(reader).expect("reads"))
+    }
+
+    fn answer(lease_mills: Option<i64>, epoch: i32) -> BrokerHeartbeatResponse {
+        BrokerHeartbeatResponse {
+            lease_mills,
+            lease_epoch: Some(epoch),
+            ..BrokerHeartbeatResponse::default()
+        }
+    }
+
+    fn until_ms(authority: &Authority) -> u64 {
+        authority.state.lock().lease.until_ms()
+    }
+
+    #[test]
+    fn only_the_full_lease_in_the_epoch_asked_for_is_authority() {
+        let cases = [
+            (Some(1200), 3, true),
+            (Some(1199), 3, false),
+            (Some(0), 3, false),
+            (Some(1200), 2, false),
+            (None, 3, false),
+        ];
+        for (lease_mills, epoch, granted) in cases {
+            let authority = authority();
+            authority.begin(3);
+            let asked = authority.to_send().asked;
+            let got = authority.answered(None, asked, &answer(lease_mills, epoch));
+            assert_eq!(got, granted, "{lease_mills:?} {epoch}");
+            assert_eq!(until_ms(&authority) > 0, granted, "{lease_mills:?} {epoch}");
+        }
+    }
+
+    #[test]
+    fn a_java_controller_counts_only_where_none_of_ours_ever_answered() {
+        let authority = authority();
+        authority.begin(3);
+        assert!(authority.by_polling().is_none(), "nobody answered yet");
+        authority.answered(None, authority.to_send().asked, &answer(None, 3));
+        let asked = authority.by_polling().expect("Java's");
+        authority.state.lock().lease.granted(asked);
+        authority.line_broke(None);
+        assert_eq!(until_ms(&authority), 0, "the line is part of the proof");
+        authority.answered(None, authority.to_send().asked, &answer(Some(0), 3));
+        assert!(authority.by_polling().is_none() && authority.is_ours());
+        authority.answered(None, authority.to_send().asked, &answer(Some(1200), 3));
+        authority.line_broke(None);
+        assert!(until_ms(&authority) > 0, "a lease does not hang on a line");
+    }
+
+    #[test]
+    fn a_heartbeat_is_sent_four_times_in_a_lease() {
+        let text = "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9878\nbrokerName=b\n\
+                    brokerHeartbeatInterval=1000\n";
+        let reader = Reader::parse(Path::new("broker.conf"), text).expect("parses");
+        let conf = BrokerConf::read(reader).expect("reads");
+        assert_eq!(lease_times(&conf).heartbeat_ms, 300);
+    }
+}

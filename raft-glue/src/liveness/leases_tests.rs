@@ -33,13 +33,15 @@ fn told(news: &[(u64, LeaseNews, u64)]) -> Liveness {
 
 #[test]
 fn k15_an_election_waits_for_the_lease_and_only_for_a_lease() {
+    /// What it is, what was heard, when the lease is over.
+    type Case<'a> = (&'a str, &'a [(u64, LeaseNews, u64)], u64);
     let back = |epoch| LeaseNews::GivenBack { epoch };
     let slow = LeaseNews::Asks {
         epoch: 1,
         lease_ms: 5_000,
         ack_ms: 100,
     };
-    let cases: &[(&str, &[(u64, LeaseNews, u64)], u64)] = &[
+    let cases: &[Case<'_>] = &[
         ("a Java broker", &[(9_000, LeaseNews::Silent, 1)], 0),
         ("never heard of", &[], LEADS + WAIT),
         ("asked", &[(11_000, asks(1), 1)], 11_000 + WAIT),

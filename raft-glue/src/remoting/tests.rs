@@ -332,3 +332,41 @@ async fn a_request_ends_with_the_connection_it_went_over() {
     );
     peer.await.expect("no panic");
 }
+
+/// Answers with the time limit the request's field names.
+struct InTime;
+
+impl Handler for InTime {
+    fn handle(
+        &self,
+        _peer: &Peer,
+        request: RemotingCommand,
+    ) -> impl Future<Output = Option<RemotingCommand>> + Send + 'static {
+        let send_by_ms = request.field("by").and_then(|text| text.parse().ok());
+        let answer = RemotingCommand {
+            send_by_ms,
+            ..request.answer(0)
+        };
+        async move { Some(answer) }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_would_leave_late_says_that_nothing_is_sure() {
+    let config = ServerConfig::new("127.0.0.1:0".parse().expect("address"));
+    let server = Server::start(config, Arc::new(InTime))
+        .await
+        .expect("starts");
+    let client = Client::new(ClientConfig::default());
+    let address = server.address().to_string();
+    for (by, code) in [("0", 12), ("1", 12), ("18446744073709551615", 0), ("", 0)] {
+        let request = RemotingCommand::request(10).with_field("by", by);
+        let limit = Duration::from_secs(10);
+        let answer = client
+            .request(&address, request, limit)
+            .await
+            .expect("answers");
+        assert_eq!(answer.code, code, "{by}");
+    }
+    server.shutdown().await;
+}
