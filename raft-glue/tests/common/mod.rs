@@ -168,7 +168,7 @@ impl Broker {
             epoch: Some(0),
             max_offset: Some(0),
             confirm_offset: Some(0),
-            heartbeat_timeout_mills: Some(2_000),
+            heartbeat_timeout_mills: Some(5_000),
             election_priority: None,
             incarnation: Some(1),
             unclean: Some(true),
