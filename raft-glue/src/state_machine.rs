@@ -575,5 +575,9 @@ fn bad_text(texts: &[&str]) -> Option<String> {
 mod tests;
 
 #[cfg(test)]
+#[path = "state_machine_lives_tests.rs"]
+mod lives_tests;
+
+#[cfg(test)]
 #[path = "state_machine_replay_tests.rs"]
 mod replay_tests;

@@ -4,9 +4,9 @@ use super::*;
 use crate::command::Report;
 
 const CLUSTER: &str = "c";
-const SET: &str = "b";
+pub(super) const SET: &str = "b";
 
-fn report(epoch: i32, max_offset: i64) -> Report {
+pub(super) fn report(epoch: i32, max_offset: i64) -> Report {
     Report {
         epoch,
         max_epoch: epoch,
@@ -17,7 +17,7 @@ fn report(epoch: i32, max_offset: i64) -> Report {
     }
 }
 
-fn alive(ids: &[u64]) -> Reports {
+pub(super) fn alive(ids: &[u64]) -> Reports {
     ids.iter().map(|&id| (id, report(0, 0))).collect()
 }
 
@@ -42,7 +42,7 @@ fn register(id: u64, address: &str, alive: &[u64]) -> RegisterBroker {
     }
 }
 
-fn elect(asker: Option<u64>, alive: Reports) -> ElectMaster {
+pub(super) fn elect(asker: Option<u64>, alive: Reports) -> ElectMaster {
     ElectMaster {
         broker: SET.to_owned(),
         broker_id: asker,
@@ -53,7 +53,13 @@ fn elect(asker: Option<u64>, alive: Reports) -> ElectMaster {
     }
 }
 
-fn alter(master: u64, epoch: u32, set_epoch: u32, set: &[u64], who: &[u64]) -> AlterSyncStateSet {
+pub(super) fn alter(
+    master: u64,
+    epoch: u32,
+    set_epoch: u32,
+    set: &[u64],
+    who: &[u64],
+) -> AlterSyncStateSet {
     AlterSyncStateSet {
         broker: SET.to_owned(),
         master_id: master,
@@ -75,7 +81,7 @@ fn clean(ids: Option<&[u64]>, living: bool, alive: &[u64]) -> CleanBrokerData {
 }
 
 /// Brokers 1, 2 and 3, master 1 in epoch 1, set {1, 2} in set epoch 2.
-fn group_of_three() -> ControllerState {
+pub(super) fn group_of_three() -> ControllerState {
     let mut state = ControllerState::new();
     for id in 1..=3 {
         ok(&mut state, &apply_id(id, &format!("h{id}:1;x{id}")));
@@ -91,7 +97,7 @@ fn group_of_three() -> ControllerState {
     state
 }
 
-fn ok(state: &mut ControllerState, command: &Command) -> Answer {
+pub(super) fn ok(state: &mut ControllerState, command: &Command) -> Answer {
     let answer = state.apply(command);
     assert_eq!(answer.code, Code::Success, "{command:?}: {}", answer.remark);
     answer
@@ -105,7 +111,7 @@ fn code(state: &mut ControllerState, command: &Command) -> Code {
     answer.code
 }
 
-fn set(state: &ControllerState) -> (Option<u64>, u32, BTreeSet<u64>, u32) {
+pub(super) fn set(state: &ControllerState) -> (Option<u64>, u32, BTreeSet<u64>, u32) {
     let group = state.group(SET).unwrap();
     let ids = group.sync_state_set.keys().copied().collect();
     (
@@ -576,101 +582,4 @@ fn texts_over_the_limit_are_refused() {
     );
     let command = Command::RegisterBroker(register(1, &long, &[]));
     assert_eq!(code(&mut state, &command), Code::InvalidRequest);
-}
-
-/// As [`group_of_three`], with these members in the set, in set epoch 3.
-fn with_set(ids: &[u64]) -> ControllerState {
-    let mut state = group_of_three();
-    ok(
-        &mut state,
-        &Command::AlterSyncStateSet(alter(1, 1, 2, ids, ids)),
-    );
-    state
-}
-
-fn confirm(id: u64, master_epoch: u32, incarnation: u64, unclean: bool) -> Command {
-    Command::ConfirmMaster(ConfirmMaster {
-        broker: SET.to_owned(),
-        id,
-        master_epoch,
-        incarnation: Some(incarnation),
-        unclean,
-    })
-}
-
-#[test]
-fn a_master_that_died_before_it_served_is_replaced_from_the_set_before() {
-    let mut state = with_set(&[1, 2, 3]);
-    // 1 is gone; 2 is elected by a heartbeat it sent before it lost power.
-    ok(
-        &mut state,
-        &Command::ElectMaster(elect(None, alive(&[2, 3]))),
-    );
-    assert_eq!(set(&state).0, Some(2));
-    // It comes back with a shorter log, alone with 3: 3 has all that was acknowledged.
-    let mut reports = alive(&[2, 3]);
-    let lost = reports.get_mut(&2).unwrap();
-    (lost.incarnation, lost.max_offset) = (Some(2), 1);
-    ok(
-        &mut state,
-        &Command::ElectMaster(elect(None, reports.clone())),
-    );
-    assert_eq!((set(&state).0, set(&state).1), (Some(3), 3));
-    // Once 3 serves, 2 is nobody to elect from any more.
-    ok(&mut state, &confirm(3, 3, 1, true));
-    assert!(state.group(SET).unwrap().former_set.is_empty());
-    reports.remove(&3);
-    let answer = state.apply(&Command::ElectMaster(elect(None, reports)));
-    assert_eq!(answer.code, Code::MasterNotAvailable);
-}
-
-#[test]
-fn only_the_master_of_the_epoch_in_a_life_that_holds_is_confirmed() {
-    let cases = [
-        (2, 2, 1, true, Code::Success, true),
-        (2, 2, 2, false, Code::Success, true),
-        (2, 2, 2, true, Code::InvalidMaster, false),
-        (2, 2, 3, false, Code::InvalidMaster, false),
-        (3, 2, 1, true, Code::InvalidMaster, false),
-        (2, 1, 1, true, Code::InvalidMaster, false),
-    ];
-    for (id, epoch, life, unclean, code, clears) in cases {
-        let mut state = with_set(&[1, 2, 3]);
-        ok(
-            &mut state,
-            &Command::ElectMaster(elect(None, alive(&[2, 3]))),
-        );
-        let answer = state.apply(&confirm(id, epoch, life, unclean));
-        let group = state.group(SET).unwrap();
-        assert_eq!(answer.code, code, "{id} {epoch} {life} {unclean}");
-        assert_eq!(group.former_set.is_empty(), clears);
-        if clears {
-            assert_eq!(group.sync_state_set[&2], Incarnation::Opened(life));
-        }
-    }
-}
-
-#[test]
-fn e16_a_newcomer_is_admitted_only_in_the_life_it_was_seen_caught_up_in() {
-    let seen = |pairs: &[(u64, u64)]| Some(pairs.iter().copied().collect());
-    let mut reports = alive(&[1, 2]);
-    reports.get_mut(&2).unwrap().incarnation = Some(7);
-    let cases = [
-        (seen(&[(2, 7)]), Code::Success),
-        (None, Code::Success),
-        (seen(&[(2, 6)]), Code::BrokerNotAlive),
-        (seen(&[(1, 1)]), Code::BrokerNotAlive),
-        (seen(&[]), Code::BrokerNotAlive),
-    ];
-    for (seen_in, code) in cases {
-        let mut state = with_set(&[1]);
-        let epoch = set(&state).3;
-        let command = AlterSyncStateSet {
-            seen_in: seen_in.clone(),
-            alive: reports.clone(),
-            ..alter(1, 1, epoch, &[1, 2], &[])
-        };
-        let answer = state.apply(&Command::AlterSyncStateSet(command));
-        assert_eq!(answer.code, code, "{seen_in:?}");
-    }
 }
