@@ -210,13 +210,6 @@ impl HaService {
         self.core.terms.is_level(id, &self.core.store)
     }
 
-    /// Whether all threads of the service run. One that ended has said why in the log; a master
-    /// without them must let another be elected.
-    pub fn is_running(&self) -> bool {
-        let threads = self.threads.lock();
-        !threads.is_empty() && threads.iter().all(|thread| !thread.is_finished())
-    }
-
     /// In which life each replica is, as the controller knows it now: (id, incarnation). From the
     /// first call on a replica joins the SyncStateSet only when it is known in which life it was
     /// seen on its connection; see [`HaService::seen_lives`].
