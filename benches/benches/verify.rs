@@ -27,6 +27,8 @@ fn config(dir: &TempDir, property_crc: bool) -> StoreConfig {
     config
 }
 
+type Run = fn(&TempDir) -> Duration;
+
 /// A log of at least `LOG` bytes, closed.
 fn filled(body_len: usize, property_crc: bool) -> TempDir {
     let dir = tempfile::tempdir().expect("a folder in TMPDIR");
@@ -100,12 +102,12 @@ fn bench(criterion: &mut Criterion) {
                 bencher.iter_custom(|iterations| crc_warm(&dir, iterations));
             },
         );
-        let runs: [(&str, &dyn Fn(&TempDir) -> Duration); 2] = [
+        let runs: [(&str, Run); 2] = [
             (
                 "crc32fast over the mapped segments, mapped anew",
                 &crc_fresh,
             ),
-            ("scan", &scan),
+            ("scan", scan),
         ];
         for (name, run) in runs {
             group.bench_function(name, |bencher| {
