@@ -103,10 +103,7 @@ fn bench(criterion: &mut Criterion) {
             },
         );
         let runs: [(&str, Run); 2] = [
-            (
-                "crc32fast over the mapped segments, mapped anew",
-                &crc_fresh,
-            ),
+            ("crc32fast over the mapped segments, mapped anew", crc_fresh),
             ("scan", scan),
         ];
         for (name, run) in runs {
