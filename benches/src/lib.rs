@@ -5,5 +5,6 @@ pub mod cores;
 pub mod handover;
 pub mod ratio;
 pub mod raw;
+pub mod run;
 pub mod stores;
 pub mod wire;
