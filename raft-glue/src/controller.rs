@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use crate::command::GroupView;
 use crate::config::ControllerConfig;
 use crate::decider::Decider;
-use crate::error::{AppendError, Error};
+use crate::error::{AppendError, Error, TransferError};
 use crate::ledger::{Ledger, LedgerConfig, LedgerMetadata};
 use crate::machine::ControllerMachine;
 use crate::peer::PeerTransport;
@@ -131,10 +131,12 @@ impl Controller {
         self.decider.ledger.change_members(steps).await
     }
 
-    /// Hands the leadership to another controller, if this one leads; whether it came about is seen
-    /// in [`Controller::metadata`].
-    pub fn transfer_leader(&self, to: u64) {
-        self.decider.ledger.transfer_leader(to);
+    /// Hands the leadership to another controller; ends when that leads.
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub async fn transfer_leader(&self, to: u64) -> Result<(), TransferError> {
+        self.decider.ledger.transfer_leader(to).await
     }
 
     /// Ends when the controller stopped by itself, with the reason: its store failed or an

@@ -97,8 +97,73 @@ pub enum AppendError {
     /// Another entry was committed in its place: it is not in the log.
     #[error("another leader's entry took its place")]
     Replaced,
+    /// A change of members is under way already; nothing was changed.
+    #[error("another change of members is under way")]
+    MembersBusy,
+    /// The change of members cannot be made; nothing was changed.
+    #[error("the members cannot be changed so: {why}")]
+    MembersRefused {
+        /// What is wrong with it.
+        why: String,
+    },
     /// The ledger stopped: an append under way may or may not be committed.
     #[error("the ledger stopped")]
+    Stopped,
+}
+
+impl AppendError {
+    /// Nothing was or will be appended; otherwise it may have been, or may still be.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::NotLeader { .. }
+            | Self::Full
+            | Self::TooLong { .. }
+            | Self::Replaced
+            | Self::MembersBusy
+            | Self::MembersRefused { .. } => true,
+            Self::LostLeadership | Self::Timeout | Self::Stopped => false,
+        }
+    }
+}
+
+/// Why the leadership was not handed over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// This member does not lead.
+    #[error("not the leader")]
+    NotLeader {
+        /// Who leads, where it is known.
+        leader: Option<u64>,
+    },
+    /// It is no member, or one without a vote.
+    #[error("{id} is no member with a vote")]
+    NotAVoter {
+        /// The member named.
+        id: u64,
+    },
+    /// It would hold the group up until it caught up.
+    #[error("member {id} is {entries} entries behind: fewer than {limit} are needed")]
+    Behind {
+        /// The member named.
+        id: u64,
+        /// Entries it lacks.
+        entries: u64,
+        /// One more than it may lack.
+        limit: u64,
+    },
+    /// Another transfer is under way.
+    #[error("another transfer is under way")]
+    UnderWay,
+    /// It did not take over in time.
+    #[error("member {id} did not take over")]
+    NotTaken {
+        /// The member named.
+        id: u64,
+    },
+    /// The ledger stopped, or too much waits for its thread.
+    #[error("the ledger stopped or is too busy")]
     Stopped,
 }
 

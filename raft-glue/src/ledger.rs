@@ -5,16 +5,15 @@
 //! store fails or the ledger stops; a failed write or a broken assertion ends the thread for good,
 //! and [`LedgerMetadata::failure`] says why.
 
+mod counters;
+mod pending;
 mod run;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,12 +21,17 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
-use crate::error::{AppendError, Error, ReadError};
+use crate::error::{AppendError, Error, ReadError, TransferError};
 use crate::node::{Node, PAYLOAD_TAG};
 use crate::raft_codec::{CodecError, Member, MemberChange, MemberStep, decode_message};
 use crate::store::{Identity, RowChanges, Rows, Store};
+use counters::Room;
 use run::{Event, Run};
 
+pub(crate) use counters::Counters;
+pub use counters::LedgerCounters;
+pub(crate) use pending::AppendReply;
+pub use pending::{Appended, PendingAppend, PendingBatch};
 pub use run::SnapshotReceipt;
 pub use settings::{LedgerConfig, LedgerTimings};
 
@@ -104,6 +108,8 @@ pub struct LedgerMetadata {
     pub members: BTreeMap<u64, Member>,
     /// Members without a vote.
     pub learners: BTreeSet<u64>,
+    /// A change of members is under way: majorities of the old and the new ones count.
+    pub is_joint: bool,
     /// Why the ledger stopped by itself.
     pub failure: Option<String>,
 }
@@ -117,41 +123,20 @@ impl LedgerMetadata {
             && self.term == other.term
             && self.members == other.members
             && self.learners == other.learners
+            && self.is_joint == other.is_joint
             && self.failure == other.failure
     }
 }
 
-/// The outcome of an append.
+/// How far a leader knows another member to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Appended<A> {
-    /// Its place in the log.
-    pub index: u64,
-    /// What the state machine answered.
-    pub answer: A,
-}
-
-/// An append under way: a future of its outcome. Dropping it does not take the append back.
-#[derive(Debug)]
-pub struct PendingAppend<A>(oneshot::Receiver<Result<Appended<A>, AppendError>>);
-
-impl<A> Future for PendingAppend<A> {
-    type Output = Result<Appended<A>, AppendError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0)
-            .poll(context)
-            .map(|outcome| outcome.unwrap_or(Err(AppendError::Stopped)))
-    }
-}
-
-impl<A> PendingAppend<A> {
-    /// Waits on a thread that runs no futures.
-    ///
-    /// # Errors
-    /// See [`AppendError`].
-    pub fn wait(self) -> Result<Appended<A>, AppendError> {
-        self.0.blocking_recv().unwrap_or(Err(AppendError::Stopped))
-    }
+pub struct MemberProgress {
+    /// It has every entry up to here on disk.
+    pub matched: u64,
+    /// It was heard of within the last election timeout.
+    pub is_active: bool,
+    /// It is being sent a snapshot.
+    pub needs_snapshot: bool,
 }
 
 /// A committed entry.
@@ -190,6 +175,33 @@ pub enum GetError {
     Store(#[from] Error),
 }
 
+/// What [`Ledger::get`] gives, from a store of which entries up to `applied` are applied.
+pub(crate) fn committed_entry(
+    store: &Store,
+    applied: u64,
+    index: u64,
+) -> Result<LedgerEntry, GetError> {
+    if index > applied {
+        return Err(GetError::NotCommitted { index, applied });
+    }
+    let entry = store.entry(index)?;
+    let entry = entry.ok_or_else(|| {
+        let first = store.range().0 + 1;
+        GetError::Compacted { index, first }
+    })?;
+    let payload = match entry.data.first() {
+        Some(&PAYLOAD_TAG) => Some(entry.data.slice(1..)),
+        _ => None,
+    };
+    Ok(LedgerEntry {
+        index,
+        term: entry.term,
+        payload,
+    })
+}
+
+type AppendPair<A> = (AppendReply<A>, PendingAppend<A>);
+
 struct Shared<M: StateMachine> {
     events: SyncSender<Event<M::Answer>>,
     metadata: watch::Receiver<LedgerMetadata>,
@@ -197,6 +209,7 @@ struct Shared<M: StateMachine> {
     store: Arc<Store>,
     applied: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
+    max_pending_bytes: u64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -227,13 +240,7 @@ impl<M: StateMachine> Ledger<M> {
         machine: M,
         transport: impl Transport,
     ) -> Result<Self, Error> {
-        config.timings.check()?;
-        if config.id == 0 {
-            return Err(Error::Setting {
-                key: "id",
-                why: "0 is no member id".to_owned(),
-            });
-        }
+        config.check()?;
         let identity = Identity {
             group: config.group.clone(),
             id: config.id,
@@ -275,6 +282,7 @@ impl<M: StateMachine> Ledger<M> {
             store,
             applied,
             stop,
+            max_pending_bytes: config.max_pending_bytes,
             thread,
         })))
     }
@@ -299,19 +307,65 @@ impl<M: StateMachine> Ledger<M> {
         payload: impl Into<Bytes>,
     ) -> Result<PendingAppend<M::Answer>, AppendError> {
         let payload = payload.into();
-        if payload.len() > PAYLOAD_LIMIT {
-            return Err(AppendError::TooLong {
-                len: payload.len(),
-                limit: PAYLOAD_LIMIT,
-            });
-        }
-        let (reply, outcome) = oneshot::channel();
+        let (reply, pending) = self.reply(payload.len())?;
         self.queue(
             Event::Append(payload, reply),
             AppendError::Full,
             AppendError::Stopped,
         )?;
-        Ok(PendingAppend(outcome))
+        Ok(pending)
+    }
+
+    /// Appends several payloads on the leader, one after another with nothing between; ends when
+    /// all are committed and applied here.
+    ///
+    /// # Errors
+    /// See [`Self::start_batch`] and [`AppendError`].
+    pub async fn append_batch<P: Into<Bytes>>(
+        &self,
+        payloads: impl IntoIterator<Item = P>,
+    ) -> Result<Vec<Appended<M::Answer>>, AppendError>
+    where
+        M::Answer: Unpin,
+    {
+        self.start_batch(payloads)?.await
+    }
+
+    /// Begins appends that get consecutive indexes. Either all of them are begun, or none is: then
+    /// the outcome is [`AppendError::NotLeader`] or [`AppendError::Full`]. A leader that is lost may
+    /// have got only the first ones committed.
+    ///
+    /// # Errors
+    /// A payload is too long, or too much waits already. Nothing was appended.
+    pub fn start_batch<P: Into<Bytes>>(
+        &self,
+        payloads: impl IntoIterator<Item = P>,
+    ) -> Result<PendingBatch<M::Answer>, AppendError> {
+        let (mut batch, mut pending) = (Vec::new(), Vec::new());
+        for payload in payloads {
+            let payload = payload.into();
+            let (reply, outcome) = self.reply(payload.len())?;
+            batch.push((payload, reply));
+            pending.push(outcome);
+        }
+        self.queue(Event::Batch(batch), AppendError::Full, AppendError::Stopped)?;
+        Ok(PendingBatch::new(pending))
+    }
+
+    /// Takes room for one payload.
+    fn reply(&self, len: usize) -> Result<AppendPair<M::Answer>, AppendError> {
+        if len > PAYLOAD_LIMIT {
+            return Err(AppendError::TooLong {
+                len,
+                limit: PAYLOAD_LIMIT,
+            });
+        }
+        let counters = self.0.store.counters();
+        let Some(room) = Room::take(counters, len, self.0.max_pending_bytes) else {
+            counters.appends_refused.one();
+            return Err(AppendError::Full);
+        };
+        Ok(AppendReply::new(Some(room)))
     }
 
     /// One committed entry, on any member.
@@ -320,23 +374,7 @@ impl<M: StateMachine> Ledger<M> {
     /// See [`GetError`].
     pub fn get(&self, index: u64) -> Result<LedgerEntry, GetError> {
         let applied = self.0.applied.load(Ordering::Acquire);
-        if index > applied {
-            return Err(GetError::NotCommitted { index, applied });
-        }
-        let entry = self.0.store.entry(index)?;
-        let entry = entry.ok_or_else(|| {
-            let first = self.0.store.range().0 + 1;
-            GetError::Compacted { index, first }
-        })?;
-        let payload = match entry.data.first() {
-            Some(&PAYLOAD_TAG) => Some(entry.data.slice(1..)),
-            _ => None,
-        };
-        Ok(LedgerEntry {
-            index,
-            term: entry.term,
-            payload,
-        })
+        committed_entry(&self.0.store, applied, index)
     }
 
     /// Ends when a majority has confirmed that this member leads, and all that was committed before
@@ -353,6 +391,19 @@ impl<M: StateMachine> Ledger<M> {
     /// Looks at the state machine as it is now.
     pub fn read<R>(&self, look: impl FnOnce(&M) -> R) -> R {
         look(&self.0.machine.read())
+    }
+
+    /// What this member did since it was started.
+    #[must_use]
+    pub fn counters(&self) -> LedgerCounters {
+        self.0.store.counters().now()
+    }
+
+    /// How far the leader knows the other members to be; `None` on a member that does not lead.
+    pub async fn progress(&self) -> Option<BTreeMap<u64, MemberProgress>> {
+        let (reply, outcome) = oneshot::channel();
+        self.queue(Event::Progress(reply), (), ()).ok()?;
+        outcome.await.ok()?
     }
 
     /// Where this member stands.
@@ -383,7 +434,8 @@ impl<M: StateMachine> Ledger<M> {
     /// log was close to the leader's.
     ///
     /// # Errors
-    /// See [`AppendError`]. A change that finds another one under way comes to nothing.
+    /// See [`AppendError`]: [`AppendError::MembersBusy`] while another change is under way,
+    /// [`AppendError::MembersRefused`] for steps the group cannot take.
     pub async fn change_members(&self, steps: Vec<MemberStep>) -> Result<u64, AppendError> {
         let (reply, outcome) = oneshot::channel();
         let change = MemberChange { steps };
@@ -395,10 +447,33 @@ impl<M: StateMachine> Ledger<M> {
         outcome.await.unwrap_or(Err(AppendError::Stopped))
     }
 
-    /// Hands the leadership to `to`, a voter, if this member leads. Appends are refused meanwhile;
-    /// whether it came about is seen in [`Self::watch`].
-    pub fn transfer_leader(&self, to: u64) {
-        let _ = self.0.events.try_send(Event::Transfer(to));
+    /// Hands the leadership to `to`, a voter; ends when it leads. Appends are refused meanwhile.
+    ///
+    /// # Errors
+    /// This member does not lead, `to` cannot take over, or did not in time: then the leadership is
+    /// where it was, or with a third member.
+    pub async fn transfer_leader(&self, to: u64) -> Result<(), TransferError> {
+        let (reply, outcome) = oneshot::channel();
+        self.queue(
+            Event::Transfer(to, reply),
+            TransferError::Stopped,
+            TransferError::Stopped,
+        )?;
+        outcome.await.unwrap_or(Err(TransferError::Stopped))
+    }
+
+    /// Names the members that should lead where they can; replaces those of
+    /// [`LedgerConfig::preferred`]. A leader that is not among them hands over to one that is, as soon
+    /// as that is alive and close behind.
+    ///
+    /// # Errors
+    /// The ledger stopped, or too much waits for its thread.
+    pub fn prefer_leaders(&self, ids: BTreeSet<u64>) -> Result<(), TransferError> {
+        self.queue(
+            Event::Prefer(ids),
+            TransferError::Stopped,
+            TransferError::Stopped,
+        )
     }
 
     /// Stops the thread and waits for it: effects are on disk, what was under way is told

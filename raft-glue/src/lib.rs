@@ -34,11 +34,12 @@ pub use command::{
 pub use config::{ControllerConfig, DEFAULT_GROUP, Peers};
 pub use controller::Controller;
 pub use elect::{Ballot, Choice, Incarnation, choose_first};
-pub use error::{AppendError, Error, ReadError};
+pub use error::{AppendError, Error, ReadError, TransferError};
 pub use group::{BrokerGroup, EPOCH_MAX, Replica};
 pub use ledger::{
-    Appended, GetError, Ledger, LedgerConfig, LedgerEntry, LedgerMetadata, LedgerTimings,
-    PAYLOAD_LIMIT, PendingAppend, Role, SnapshotReceipt, StateMachine, Transport,
+    Appended, GetError, Ledger, LedgerConfig, LedgerCounters, LedgerEntry, LedgerMetadata,
+    LedgerTimings, MemberProgress, PAYLOAD_LIMIT, PendingAppend, PendingBatch, Role,
+    SnapshotReceipt, StateMachine, Transport,
 };
 pub use liveness::{
     BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatError, LeaseAsk, Liveness, NoLease,

@@ -8,7 +8,9 @@
 //! index, so a crash in between applies them again. After a failed write nothing leaves any more:
 //! the owner must drop the node.
 
+mod members;
 mod standing;
+mod transfer;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,16 +21,15 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use raft::eraftpb::{Entry, EntryType, HardState, Message, MessageType};
 use raft::{RawNode, ReadOnlyOption, Ready, SnapshotStatus, StateRole};
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info};
 
 use crate::error::{AppendError, Error, ReadError};
-use crate::ledger::StateMachine;
-use crate::raft_codec::{
-    ConfStateRecord, Member, MemberChange, MemberStep, PeerMessage, SnapshotBody, decode, encode,
-    encode_message,
-};
+use crate::ledger::{AppendReply, StateMachine};
+use crate::raft_codec::{Member, PeerMessage, SnapshotBody, decode, encode_message};
 use crate::store::{AppliedBatch, Batch, LogView, Store};
-use waiting::{AppendReply, MemberReply, ReadReply, Reply, Waiting};
+pub(crate) use transfer::TransferReply;
+use transfer::{Preferred, Transfer};
+use waiting::{ReadReply, Reply, Waiting};
 
 /// First byte of the data of every appended entry; an entry without data is raft's own.
 pub(crate) const PAYLOAD_TAG: u8 = 1;
@@ -60,6 +61,9 @@ pub(crate) struct NodeSettings {
     /// Applied entries kept for followers that lag.
     pub(crate) keep_entries: u64,
     pub(crate) max_pending: usize,
+    /// How often a leader that is not preferred looks for one that is.
+    pub(crate) prefer_ticks: u64,
+    pub(crate) preferred: BTreeSet<u64>,
 }
 
 /// A frame for a peer.
@@ -102,6 +106,10 @@ pub(crate) struct Node<M: StateMachine> {
     durable_vote: (u64, u64),
     unwritten: Unwritten,
     waiting: Waiting<M::Answer>,
+    /// What it was when the role last changed.
+    role: StateRole,
+    transfer: Option<Transfer>,
+    preferred: Preferred,
 }
 
 impl<M: StateMachine> Node<M> {
@@ -147,6 +155,10 @@ impl<M: StateMachine> Node<M> {
                 .to_conf_state()
                 .voters_outgoing
                 .is_empty(),
+            waiting: Waiting::new(Arc::clone(store.counters())),
+            role: StateRole::Follower,
+            transfer: None,
+            preferred: Preferred::default(),
             settings,
             raw,
             store,
@@ -158,8 +170,8 @@ impl<M: StateMachine> Node<M> {
             applied_term,
             durable_vote: (hard_state.term, hard_state.vote),
             unwritten: Unwritten::default(),
-            waiting: Waiting::new(),
         };
+        node.preferred.ids.clone_from(&node.settings.preferred);
         let voters = node.raw.raft.prs().conf().voters().ids();
         if voters.contains(node.settings.id) && voters.iter().count() == 1 {
             // Nobody else can be leader: no need to wait for a timeout.
@@ -175,13 +187,9 @@ impl<M: StateMachine> Node<M> {
         self.ticks += 1;
         self.raw.tick();
         self.waiting.expire(self.ticks);
-        if self.is_joint && self.is_ready() && self.ticks.is_multiple_of(LEAVE_JOINT_TICKS) {
-            // The leader leaves by itself, but not if it was elected at a bad moment. When it is on
-            // its way out already, this proposal comes to nothing.
-            let _ = self
-                .raw
-                .propose_conf_change(Vec::new(), MemberChange::default().to_raft());
-        }
+        self.leave_joint();
+        self.watch_transfer();
+        self.prefer();
     }
 
     /// A message from a peer. What a sound peer does not send is dropped.
@@ -193,6 +201,7 @@ impl<M: StateMachine> Node<M> {
         } = from_peer;
         let from = message.from;
         if let Some(why) = self.refusal(&group, store, &message) {
+            self.store.counters().frames_refused.one();
             if self.strangers.insert(from) {
                 error!(from, "a message of controller {from} is refused: {why}");
             }
@@ -209,23 +218,33 @@ impl<M: StateMachine> Node<M> {
 
     /// Appends a payload if this member leads; the answer comes when it is applied.
     pub(crate) fn append(&mut self, payload: &[u8], reply: AppendReply<M::Answer>) {
-        let mut data = Vec::with_capacity(payload.len() + 1);
-        data.push(PAYLOAD_TAG);
-        data.extend_from_slice(payload);
+        let data = tagged(payload);
         self.propose(Reply::Append(reply), |raw| raw.propose(Vec::new(), data));
     }
 
-    /// Changes the membership if this member leads; the answer comes when the change is in force.
-    pub(crate) fn change_members(&mut self, change: &MemberChange, reply: MemberReply) {
-        match encode(change) {
-            Ok(context) => {
-                let change = change.to_raft();
-                self.propose(Reply::Members(reply), |raw| {
-                    raw.propose_conf_change(context, change)
-                });
+    /// Appends payloads one after another, or refuses all of them.
+    pub(crate) fn append_batch(&mut self, batch: Vec<(Bytes, AppendReply<M::Answer>)>) {
+        let refusal = if self.raw.raft.state != StateRole::Leader {
+            let leader = self.leader();
+            Some(AppendError::NotLeader { leader })
+        } else if self.raw.raft.lead_transferee.is_some() {
+            Some(AppendError::NotLeader { leader: None })
+        } else if self.waiting.append_count() + batch.len() > self.settings.max_pending {
+            Some(AppendError::Full)
+        } else {
+            None
+        };
+        for (payload, reply) in batch {
+            match &refusal {
+                Some(why) => self.refuse(Reply::Append(reply), why.clone()),
+                None => self.append(&payload, reply),
             }
-            Err(_) => Reply::<M::Answer>::Members(reply).fail(AppendError::Full),
         }
+    }
+
+    fn refuse(&self, reply: Reply<M::Answer>, why: AppendError) {
+        self.store.counters().appends_refused.one();
+        reply.fail(why);
     }
 
     fn propose(
@@ -234,12 +253,11 @@ impl<M: StateMachine> Node<M> {
         propose: impl FnOnce(&mut RawNode<LogView>) -> raft::Result<()>,
     ) {
         if self.raw.raft.state != StateRole::Leader {
-            return reply.fail(AppendError::NotLeader {
-                leader: self.leader(),
-            });
+            let leader = self.leader();
+            return self.refuse(reply, AppendError::NotLeader { leader });
         }
         if self.waiting.append_count() >= self.settings.max_pending {
-            return reply.fail(AppendError::Full);
+            return self.refuse(reply, AppendError::Full);
         }
         let before = self.raw.raft.raft_log.last_index();
         match propose(&mut self.raw) {
@@ -249,7 +267,7 @@ impl<M: StateMachine> Node<M> {
                     .add_append(before + 1, self.raw.raft.term, deadline, reply);
             }
             // Dropped: a leadership transfer is under way.
-            Ok(()) | Err(_) => reply.fail(AppendError::NotLeader { leader: None }),
+            Ok(()) | Err(_) => self.refuse(reply, AppendError::NotLeader { leader: None }),
         }
     }
 
@@ -266,14 +284,12 @@ impl<M: StateMachine> Node<M> {
             None
         };
         match refusal {
-            Some(why) => drop(reply.send(Err(why))),
+            Some(why) => {
+                self.store.counters().reads_failed.one();
+                drop(reply.send(Err(why)));
+            }
             None => self.waiting.add_read(reply),
         }
-    }
-
-    /// Hands the leadership to a voter, if this member leads.
-    pub(crate) fn transfer_leader(&mut self, to: u64) {
-        self.raw.transfer_leader(to);
     }
 
     pub(crate) fn report_unreachable(&mut self, id: u64) {
@@ -301,6 +317,7 @@ impl<M: StateMachine> Node<M> {
             }
             self.handle_ready(send)?;
         }
+        self.watch_transfer();
         if self
             .unwritten
             .since
@@ -416,6 +433,7 @@ impl<M: StateMachine> Node<M> {
         self.waiting.settled(index);
         self.members = members;
         self.members_changed = true;
+        self.store.counters().snapshots_taken.one();
         info!(index, "took over the state of a snapshot");
         Ok(())
     }
@@ -445,6 +463,10 @@ impl<M: StateMachine> Node<M> {
                 })?;
             let is_snapshot = message.get_msg_type() == MessageType::MsgSnapshot;
             if let Some(frame) = frame {
+                self.store
+                    .counters()
+                    .snapshots_sent
+                    .add(u64::from(is_snapshot));
                 send(Outgoing {
                     to: message.to,
                     frame: frame.into(),
@@ -458,7 +480,23 @@ impl<M: StateMachine> Node<M> {
     fn role_changed(&mut self) {
         let raft = &self.raw.raft;
         info!(role = ?raft.state, term = raft.term, leader = raft.leader_id, "role changed");
-        if raft.state == StateRole::Leader {
+        let counters = self.store.counters();
+        let (before, now) = (self.role, raft.state);
+        self.role = now;
+        match (before, now) {
+            (StateRole::Leader, StateRole::Leader)
+            | (StateRole::Candidate, StateRole::Candidate) => {}
+            (_, StateRole::Candidate) => counters.elections_begun.one(),
+            (before, StateRole::Leader) => {
+                // A single voter wins at once.
+                let was_seen = before == StateRole::Candidate;
+                counters.elections_begun.add(u64::from(!was_seen));
+                counters.elections_won.one();
+            }
+            (StateRole::Leader, _) => counters.step_downs.one(),
+            _ => {}
+        }
+        if now == StateRole::Leader {
             return;
         }
         let leader = self.leader();
@@ -485,7 +523,9 @@ impl<M: StateMachine> Node<M> {
                     }
                 },
                 EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
-                    self.apply_members(&entry)?;
+                    if let Some(why) = self.apply_members(&entry)? {
+                        self.waiting.refused(index, why);
+                    }
                     None
                 }
             };
@@ -499,44 +539,14 @@ impl<M: StateMachine> Node<M> {
         (self.applied, self.applied_term) = (index, term);
         self.applied_shared.store(index, Ordering::Release);
     }
+}
 
-    fn apply_members(&mut self, entry: &Entry) -> Result<(), Error> {
-        let change: MemberChange = if entry.context.is_empty() {
-            MemberChange::default()
-        } else {
-            decode(&entry.context).map_err(|source| Error::Codec {
-                what: "a member change".to_owned(),
-                source,
-            })?
-        };
-        let state = match self.raw.apply_conf_change(&change.to_raft()) {
-            Ok(state) => state,
-            Err(why) => {
-                // Every member refuses it alike.
-                warn!(index = entry.index, %why, "a member change came to nothing");
-                return Ok(());
-            }
-        };
-        for step in change.steps {
-            match step {
-                MemberStep::AddVoter { id, member } | MemberStep::AddLearner { id, member } => {
-                    self.members.insert(id, member);
-                }
-                MemberStep::Remove { id } => {
-                    self.members.remove(&id);
-                    if self.peer_stores.remove(&id).is_some() {
-                        self.unwritten.peer_stores = true;
-                    }
-                }
-            }
-        }
-        self.is_joint = !state.voters_outgoing.is_empty();
-        let batch = self.unwritten.applied.get_or_insert_default();
-        batch.conf_state = Some(ConfStateRecord::from(&state));
-        batch.members = Some(self.members.clone());
-        self.members_changed = true;
-        Ok(())
-    }
+/// Payload of an entry as it stands in the log.
+fn tagged(payload: &[u8]) -> Vec<u8> {
+    let mut data = Vec::with_capacity(payload.len() + 1);
+    data.push(PAYLOAD_TAG);
+    data.extend_from_slice(payload);
+    data
 }
 
 #[cfg(test)]

@@ -259,6 +259,8 @@ impl Sim {
                 flush_ticks: 20,
                 keep_entries: 10,
                 max_pending: 64,
+                prefer_ticks: 20,
+                preferred: BTreeSet::new(),
             },
         };
         let first: BTreeMap<u64, Member> = (1..=count).map(|id| (id, member(id))).collect();

@@ -4,9 +4,10 @@ use tokio::sync::oneshot;
 
 use super::sim::{Rng, Sim, Weather, member};
 use super::*;
-use crate::ledger::{Appended, Role};
+use crate::ledger::{PendingAppend, Role};
+use crate::raft_codec::{MemberChange, MemberStep};
 
-type Outcome = oneshot::Receiver<Result<Appended<usize>, AppendError>>;
+type Outcome = PendingAppend<usize>;
 
 type ReadOutcome = oneshot::Receiver<Result<(), ReadError>>;
 
@@ -19,7 +20,7 @@ fn seed_count() -> u64 {
 }
 
 fn append(sim: &mut Sim, id: u64, payload: &str) -> Outcome {
-    let (reply, outcome) = oneshot::channel();
+    let (reply, outcome) = AppendReply::new(None);
     sim.node(id).append(payload.as_bytes(), reply);
     sim.turn(id);
     outcome
@@ -48,7 +49,7 @@ fn append_all(sim: &mut Sim, payloads: std::ops::Range<u64>) {
         let mut ended = false;
         for _ in 0..100 {
             sim.tick();
-            if let Ok(result) = outcome.try_recv() {
+            if let Some(result) = outcome.try_take() {
                 result.unwrap();
                 ended = true;
                 break;
@@ -119,10 +120,7 @@ fn d26_a_leader_that_lost_its_followers_tells_who_waits() {
     sim.node(leader).read_barrier(reply);
     sim.run(40);
     for outcome in &mut outcomes {
-        assert_eq!(
-            outcome.try_recv().unwrap(),
-            Err(AppendError::LostLeadership)
-        );
+        assert_eq!(outcome.try_take(), Some(Err(AppendError::LostLeadership)));
     }
     assert!(matches!(
         read.try_recv().unwrap(),
@@ -130,8 +128,8 @@ fn d26_a_leader_that_lost_its_followers_tells_who_waits() {
     ));
     let mut late = append(&mut sim, leader, "late");
     assert!(matches!(
-        late.try_recv().unwrap(),
-        Err(AppendError::NotLeader { .. })
+        late.try_take(),
+        Some(Err(AppendError::NotLeader { .. }))
     ));
 }
 
@@ -143,8 +141,8 @@ fn too_many_appends_are_refused_as_such() {
     sim.cut.extend(others.map(|other| (leader, other)));
     let mut outcomes: Vec<Outcome> = (0..65).map(|_| append(&mut sim, leader, "x")).collect();
     assert_eq!(
-        outcomes.pop().unwrap().try_recv().unwrap(),
-        Err(AppendError::Full)
+        outcomes.pop().unwrap().try_take(),
+        Some(Err(AppendError::Full))
     );
 }
 
@@ -303,7 +301,10 @@ impl Life {
             36..48 if !is_up => self.sim.start(any),
             48 | 49 => drop(self.sim.cut.insert((any, other))),
             50..53 => self.sim.cut.clear(),
-            53 if is_up => self.sim.node(any).transfer_leader(other),
+            53 if is_up => self
+                .sim
+                .node(any)
+                .transfer_leader(other, oneshot::channel().0),
             _ => self.sim.tick(),
         }
         self.collect();
@@ -327,13 +328,13 @@ impl Life {
     fn collect(&mut self) {
         let acked = &mut self.acked;
         self.open
-            .retain_mut(|(payload, outcome)| match outcome.try_recv() {
-                Ok(Ok(appended)) => {
+            .retain_mut(|(payload, outcome)| match outcome.try_take() {
+                Some(Ok(appended)) => {
                     assert!(acked.insert(appended.index, payload.clone()).is_none());
                     false
                 }
-                Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => false,
-                Err(oneshot::error::TryRecvError::Empty) => true,
+                Some(Err(_)) => false,
+                None => true,
             });
         let (seats, done) = (&self.sim.seats, &mut self.reads_done);
         self.reads

@@ -111,6 +111,16 @@ pub enum MemberStep {
     },
 }
 
+impl MemberStep {
+    /// The member it is about.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        match self {
+            Self::AddVoter { id, .. } | Self::AddLearner { id, .. } | Self::Remove { id } => *id,
+        }
+    }
+}
+
 /// A membership change; without steps it leaves a joint configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MemberChange {

@@ -12,6 +12,8 @@ mod view;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::ledger::Counters;
 use crate::raft_codec::{
     Blob, CodecError, ConfStateRecord, EntryRecord, HardStateRecord, Member, SnapshotBody, decode,
     encode,
@@ -93,6 +96,7 @@ pub(crate) struct Store {
     store_id: u64,
     first_peer_stores: BTreeMap<u64, u64>,
     mirror: Mutex<Mirror>,
+    counters: Arc<Counters>,
 }
 
 impl Store {
@@ -133,7 +137,13 @@ impl Store {
             store_id: known.store,
             first_peer_stores,
             mirror: Mutex::new(mirror),
+            counters: Arc::default(),
         })
+    }
+
+    /// Counts of the member this store belongs to.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// A number no other store has.
@@ -214,7 +224,9 @@ impl Store {
                     meta.insert("peer_stores", encode(stores)?.as_slice())?;
                 }
             }
+            let began = Instant::now();
             transaction.commit()?;
+            self.counters.synced(began.elapsed());
             Ok(())
         };
         write().map_err(|error| match error {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use epochlog_raft_glue::{
-    AppendError, GetError, Ledger, LedgerConfig, Member, ReadError, Role, RowChanges, Rows,
-    SnapshotReceipt, StateMachine, Transport,
+    AppendError, GetError, Ledger, LedgerConfig, Member, MemberStep, ReadError, Role, RowChanges,
+    Rows, SnapshotReceipt, StateMachine, TransferError, Transport,
 };
 use tempfile::TempDir;
 
@@ -64,9 +64,20 @@ fn members(count: u64) -> BTreeMap<u64, Member> {
 }
 
 fn start(dir: &Path, room: &Room, id: u64, count: u64) -> Ledger<Pairs> {
+    start_with(dir, room, id, count, |_| {})
+}
+
+fn start_with(
+    dir: &Path,
+    room: &Room,
+    id: u64,
+    count: u64,
+    change: impl FnOnce(&mut LedgerConfig),
+) -> Ledger<Pairs> {
     let mut config = LedgerConfig::new("room", id, dir.join(format!("{id}.redb")), members(count));
     config.keep_entries = 50;
     config.timings.flush_ms = 100;
+    change(&mut config);
     let ledger = Ledger::start(config, Pairs::default(), room.clone()).expect("starts");
     room.0.lock().expect("lock").insert(id, ledger.clone());
     ledger
@@ -178,7 +189,8 @@ async fn three_members_agree_and_only_the_leader_appends() {
         .iter()
         .find(|l| l.metadata().role == Role::Follower)
         .expect("a follower");
-    lead.transfer_leader(heir.metadata().id);
+    let to = heir.metadata().id;
+    lead.transfer_leader(to).await.expect("taken over");
     let begin = Instant::now();
     while !heir.metadata().is_ready {
         assert!(
@@ -256,4 +268,173 @@ fn a_payload_over_the_limit_is_refused_before_anything_happens() {
         Err(AppendError::TooLong { .. })
     ));
     ledger.shutdown();
+}
+
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "waited too long for {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn d05_d06_a_batch_is_appended_in_a_row_or_not_at_all() {
+    let dir = TempDir::new().expect("dir");
+    let room = Room::default();
+    let ledgers: Vec<_> = (1..=3)
+        .map(|id| start_with(dir.path(), &room, id, 3, |config| config.max_pending = 8))
+        .collect();
+    let lead = leader(&room);
+    let batches: Vec<_> = (0..2)
+        .map(|batch| {
+            let payloads = (0..4).map(move |n| format!("b{batch}={n}"));
+            lead.start_batch(payloads).expect("begun")
+        })
+        .collect();
+    let mut indexes = Vec::new();
+    for batch in batches {
+        let appended = batch.await.expect("appended");
+        assert_eq!(appended.len(), 4);
+        indexes.extend(appended.iter().map(|one| one.index));
+    }
+    let first = indexes[0];
+    assert_eq!(indexes, (first..first + 8).collect::<Vec<_>>());
+    let payloads = (0..9).map(|n| format!("too={n}"));
+    assert_eq!(lead.append_batch(payloads).await, Err(AppendError::Full));
+    let follower = ledgers
+        .iter()
+        .find(|ledger| ledger.metadata().role == Role::Follower)
+        .expect("a follower");
+    assert!(matches!(
+        follower.append_batch(["too=1", "too=2"]).await,
+        Err(AppendError::NotLeader { .. })
+    ));
+    assert_eq!(lead.append_batch(Vec::<Bytes>::new()).await, Ok(Vec::new()));
+    assert!(lead.read(|pairs| !pairs.0.contains_key(&b"too"[..])));
+    let counters = lead.counters();
+    assert_eq!((counters.appends_done, counters.appends_refused), (8, 9));
+    assert_eq!((counters.elections_won, counters.appends_pending), (1, 0));
+    assert!(counters.syncs > 0 && counters.sync_us >= counters.sync_us_max);
+    ledgers.iter().for_each(Ledger::shutdown);
+}
+
+#[tokio::test]
+async fn d12_what_waits_is_bounded_in_bytes_and_refused_as_full() {
+    let dir = TempDir::new().expect("dir");
+    let room = Room::default();
+    let limit = epochlog_raft_glue::PAYLOAD_LIMIT;
+    let ledgers: Vec<_> = (1..=3)
+        .map(|id| {
+            start_with(dir.path(), &room, id, 3, |config| {
+                config.max_pending_bytes = limit as u64;
+            })
+        })
+        .collect();
+    let lead = leader(&room);
+    // Nobody hears the leader any more.
+    room.0.lock().expect("lock").clear();
+    let half = vec![b'x'; limit / 2 + 1];
+    let first = lead.start_append(half.clone()).expect("begun");
+    assert_eq!(
+        lead.start_append(half.clone()).map(|_| ()),
+        Err(AppendError::Full)
+    );
+    assert_eq!(lead.counters().pending_bytes, limit as u64 / 2 + 1);
+    // It steps down, as nobody answers: the outcome says that it may be committed.
+    let outcome = first.await.map(|_| ()).expect_err("no majority");
+    assert!(!outcome.is_refusal(), "{outcome}");
+    let outcome = lead.append(half).await.map(|_| ()).expect_err("no leader");
+    assert!(outcome.is_refusal(), "{outcome}");
+    assert_eq!(
+        lead.counters().pending_bytes,
+        0,
+        "what is refused takes no room"
+    );
+    ledgers.iter().for_each(Ledger::shutdown);
+}
+
+#[tokio::test]
+async fn a_preferred_member_takes_over_and_impossible_transfers_are_refused() {
+    let dir = TempDir::new().expect("dir");
+    let room = Room::default();
+    let ledgers: Vec<_> = (1..=3).map(|id| start(dir.path(), &room, id, 3)).collect();
+    let lead = leader(&room);
+    let me = lead.metadata().id;
+    let (next, third) = (me % 3 + 1, (me + 1) % 3 + 1);
+    let at = |id: u64| {
+        ledgers
+            .iter()
+            .find(|l| l.metadata().id == id)
+            .expect("one of ours")
+    };
+    assert_eq!(lead.transfer_leader(me).await, Ok(()), "it leads already");
+    assert_eq!(
+        lead.transfer_leader(9).await,
+        Err(TransferError::NotAVoter { id: 9 })
+    );
+    assert!(matches!(
+        at(next).transfer_leader(third).await,
+        Err(TransferError::NotLeader { .. })
+    ));
+    for ledger in &ledgers {
+        ledger.prefer_leaders([third].into()).expect("told");
+    }
+    until("the preferred one to lead", || {
+        at(third).metadata().is_ready
+    })
+    .await;
+    at(third).append("a=1").await.expect("appended");
+    let progress = at(third).progress().await.expect("it leads");
+    assert_eq!(progress.keys().copied().collect::<Vec<_>>().len(), 2);
+    assert_eq!(at(me).progress().await, None);
+
+    // A dead member does not take over, and the leader stays.
+    at(next).shutdown();
+    room.0.lock().expect("lock").remove(&next);
+    at(third).prefer_leaders([].into()).expect("told");
+    at(me).prefer_leaders([].into()).expect("told");
+    let term = at(third).metadata().term;
+    assert_eq!(
+        at(third).transfer_leader(next).await,
+        Err(TransferError::NotTaken { id: next })
+    );
+    at(third).append("b=1").await.expect("appended");
+    assert_eq!(at(third).metadata().term, term);
+    ledgers.iter().for_each(Ledger::shutdown);
+}
+
+#[tokio::test]
+async fn f15_a_change_of_members_that_cannot_be_is_not_answered_with_success() {
+    let dir = TempDir::new().expect("dir");
+    let room = Room::default();
+    let ledgers: Vec<_> = (1..=3).map(|id| start(dir.path(), &room, id, 3)).collect();
+    let lead = leader(&room);
+    let me = lead.metadata().id;
+    let refused = lead
+        .change_members(vec![MemberStep::Remove { id: me }])
+        .await;
+    assert!(
+        matches!(refused, Err(AppendError::MembersRefused { .. })),
+        "{refused:?}"
+    );
+    let learner = |id: u64| MemberStep::AddLearner {
+        id,
+        member: Member {
+            name: format!("n{id}"),
+            address: format!("room:{id}"),
+        },
+    };
+    let (one, two) = tokio::join!(
+        lead.change_members(vec![learner(4)]),
+        lead.change_members(vec![learner(5)])
+    );
+    one.expect("the first is made");
+    assert_eq!(two, Err(AppendError::MembersBusy));
+    until("the learner", || lead.metadata().learners.contains(&4)).await;
+    assert!(!lead.metadata().members.contains_key(&5));
+    ledgers.iter().for_each(Ledger::shutdown);
 }

@@ -1,6 +1,7 @@
 //! The thread of a ledger: events and ticks in, frames and outcomes out.
 
 use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +12,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use super::{Appended, LedgerMetadata, Role, StateMachine, Transport};
+use super::{AppendReply, LedgerMetadata, MemberProgress, Role, StateMachine, Transport};
 use crate::error::{AppendError, Error, ReadError};
-use crate::node::{Node, Outgoing};
+use crate::node::{Node, Outgoing, TransferReply};
 use crate::raft_codec::{MemberChange, PeerMessage};
 
 /// Events taken before the node turns.
@@ -22,10 +23,13 @@ const GATHER_COUNT: usize = 1024;
 /// What the thread is told.
 pub(super) enum Event<A> {
     Peer(PeerMessage),
-    Append(Bytes, oneshot::Sender<Result<Appended<A>, AppendError>>),
+    Append(Bytes, AppendReply<A>),
+    Batch(Vec<(Bytes, AppendReply<A>)>),
     Read(oneshot::Sender<Result<(), ReadError>>),
     Members(MemberChange, oneshot::Sender<Result<u64, AppendError>>),
-    Transfer(u64),
+    Transfer(u64, TransferReply),
+    Prefer(BTreeSet<u64>),
+    Progress(oneshot::Sender<Option<BTreeMap<u64, MemberProgress>>>),
     Wake,
 }
 
@@ -69,15 +73,15 @@ impl<M: StateMachine, T: Transport> Run<M, T> {
             Ok(Err(error)) => Some(error.to_string()),
             Err(panic) => Some(panic_text(panic.as_ref())),
         };
-        if let Some(why) = failure {
+        if let Some(why) = &failure {
             tracing::error!(%why, "the ledger stopped");
-            self.status.send_modify(|metadata| {
-                metadata.role = Role::Follower;
-                metadata.is_ready = false;
-                metadata.leader = None;
-                metadata.failure = Some(why);
-            });
         }
+        self.status.send_modify(|metadata| {
+            metadata.role = Role::Follower;
+            metadata.is_ready = false;
+            metadata.leader = None;
+            metadata.failure = failure;
+        });
     }
 
     fn run(&mut self) -> Result<(), Error> {
@@ -120,7 +124,11 @@ impl<M: StateMachine, T: Transport> Run<M, T> {
             Event::Append(payload, reply) => self.node.append(&payload, reply),
             Event::Read(reply) => self.node.read_barrier(reply),
             Event::Members(change, reply) => self.node.change_members(&change, reply),
-            Event::Transfer(to) => self.node.transfer_leader(to),
+            Event::Batch(batch) => self.node.append_batch(batch),
+            Event::Transfer(to, reply) => self.node.transfer_leader(to, reply),
+            Event::Prefer(ids) => self.node.set_preferred(ids),
+            // Who stopped waiting needs no answer.
+            Event::Progress(reply) => drop(reply.send(self.node.progress())),
             Event::Wake => {}
         }
     }

@@ -1,11 +1,15 @@
 //! Settings of a ledger and the relations between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use super::PAYLOAD_LIMIT;
 use crate::error::Error;
 use crate::node::NodeSettings;
 use crate::raft_codec::Member;
+
+/// A leader that is not preferred looks this often for one that is, in ms.
+const PREFER_MS: u64 = 1_000;
 
 /// Clocks of a ledger, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +105,12 @@ pub struct LedgerConfig {
     pub timings: LedgerTimings,
     /// Applied entries kept for followers that lag; a follower further behind gets a snapshot.
     pub keep_entries: u64,
-    /// Appends under way at a time.
+    /// Appends under way at a time; more are refused as full.
     pub max_pending: usize,
+    /// Bytes of appends under way at a time; more are refused as full.
+    pub max_pending_bytes: u64,
+    /// Members that should lead where they can.
+    pub preferred: BTreeSet<u64>,
 }
 
 impl LedgerConfig {
@@ -122,7 +130,27 @@ impl LedgerConfig {
             timings: LedgerTimings::default(),
             keep_entries: 10_000,
             max_pending: 4096,
+            max_pending_bytes: 64 << 20,
+            preferred: BTreeSet::new(),
         }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.timings.check()?;
+        let bad = |key, why: &str| {
+            let why = why.to_owned();
+            Err(Error::Setting { key, why })
+        };
+        if self.id == 0 {
+            return bad("id", "0 is no member id");
+        }
+        if self.max_pending == 0 {
+            return bad("max_pending", "0 would refuse every append");
+        }
+        if self.max_pending_bytes < PAYLOAD_LIMIT as u64 {
+            return bad("max_pending_bytes", "it must hold the longest payload");
+        }
+        Ok(())
     }
 
     pub(super) fn node_settings(&self) -> NodeSettings {
@@ -140,6 +168,8 @@ impl LedgerConfig {
             flush_ticks: timings.ticks(timings.flush_ms),
             keep_entries: self.keep_entries,
             max_pending: self.max_pending,
+            prefer_ticks: timings.ticks(PREFER_MS),
+            preferred: self.preferred.clone(),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Where a node stands, and which messages it does not take (pure).
 
-use raft::StateRole;
+use std::collections::BTreeMap;
+
 use raft::eraftpb::{Message, MessageType};
+use raft::{ProgressState, StateRole};
 
 use super::Node;
-use crate::ledger::{LedgerMetadata, Role, StateMachine};
+use crate::ledger::{LedgerMetadata, MemberProgress, Role, StateMachine};
 
 impl<M: StateMachine> Node<M> {
     /// Why a message is not taken, if it is not.
@@ -73,8 +75,28 @@ impl<M: StateMachine> Node<M> {
             last: raft.raft_log.last_index(),
             members: self.members.clone(),
             learners: raft.prs().conf().learners().iter().copied().collect(),
+            is_joint: self.is_joint,
             failure: None,
         }
+    }
+
+    /// How far the other members are, if this one leads.
+    pub(crate) fn progress(&self) -> Option<BTreeMap<u64, MemberProgress>> {
+        let raft = &self.raw.raft;
+        (raft.state == StateRole::Leader).then(|| {
+            raft.prs()
+                .iter()
+                .filter(|(id, _)| **id != self.settings.id)
+                .map(|(id, progress)| {
+                    let progress = MemberProgress {
+                        matched: progress.matched,
+                        is_active: progress.recent_active,
+                        needs_snapshot: progress.state == ProgressState::Snapshot,
+                    };
+                    (*id, progress)
+                })
+                .collect()
+        })
     }
 
     fn is_learner(&self) -> bool {

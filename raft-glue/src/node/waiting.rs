@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 
 use crate::error::{AppendError, ReadError};
-use crate::ledger::Appended;
+use crate::ledger::{AppendReply, Appended, Counters};
 
-pub(crate) type AppendReply<A> = oneshot::Sender<Result<Appended<A>, AppendError>>;
 pub(crate) type MemberReply = oneshot::Sender<Result<u64, AppendError>>;
 pub(crate) type ReadReply = oneshot::Sender<Result<(), ReadError>>;
 
@@ -23,7 +24,7 @@ pub(super) enum Reply<A> {
 impl<A> Reply<A> {
     pub(super) fn fail(self, why: AppendError) {
         match self {
-            Self::Append(reply) => drop(reply.send(Err(why))),
+            Self::Append(reply) => reply.end(Err(why)),
             Self::Members(reply) => drop(reply.send(Err(why))),
         }
     }
@@ -42,7 +43,12 @@ struct Reading {
 }
 
 impl Reading {
-    fn end(self, outcome: &Result<(), ReadError>) {
+    fn end(self, counters: &Counters, outcome: &Result<(), ReadError>) {
+        let count = self.replies.len() as u64;
+        match outcome {
+            Ok(()) => counters.reads_done.add(count),
+            Err(_) => counters.reads_failed.add(count),
+        }
         for reply in self.replies {
             drop(reply.send(outcome.clone()));
         }
@@ -62,11 +68,13 @@ pub(super) struct Waiting<A> {
     confirmed: BTreeMap<u64, Reading>,
     /// Member changes that are applied, while both memberships still count; by index.
     joint: BTreeMap<u64, (u64, MemberReply)>,
+    counters: Arc<Counters>,
 }
 
 impl<A> Waiting<A> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(counters: Arc<Counters>) -> Self {
         Self {
+            counters,
             appends: BTreeMap::new(),
             new_reads: Vec::new(),
             reads: BTreeMap::new(),
@@ -117,12 +125,19 @@ impl<A> Waiting<A> {
             return;
         };
         if index <= applied {
-            reading.end(&Ok(()));
+            reading.end(&self.counters, &Ok(()));
             return;
         }
         let known = self.confirmed.entry(index).or_default();
         known.deadline = known.deadline.max(reading.deadline);
         known.replies.extend(reading.replies);
+    }
+
+    /// The change of members at this index came to nothing.
+    pub(super) fn refused(&mut self, index: u64, why: String) {
+        if let Some(pending) = self.appends.remove(&index) {
+            pending.reply.fail(AppendError::MembersRefused { why });
+        }
     }
 
     /// An entry is applied: ends what waited for it or for a lower one. While `is_joint`, a change
@@ -134,12 +149,14 @@ impl<A> Waiting<A> {
             }
             let (at, pending) = first.remove_entry();
             if at != index || pending.term != term {
+                self.counters.appends_failed.one();
                 pending.reply.fail(AppendError::Replaced);
                 continue;
             }
             match (pending.reply, answer.take()) {
                 (Reply::Append(reply), Some(answer)) => {
-                    drop(reply.send(Ok(Appended { index, answer })));
+                    self.counters.appends_done.one();
+                    reply.end(Ok(Appended { index, answer }));
                 }
                 (Reply::Members(reply), _) => {
                     self.joint.insert(index, (pending.deadline, reply));
@@ -159,7 +176,7 @@ impl<A> Waiting<A> {
     pub(super) fn settled(&mut self, index: u64) {
         let later = self.confirmed.split_off(&(index + 1));
         for (_, reading) in std::mem::replace(&mut self.confirmed, later) {
-            reading.end(&Ok(()));
+            reading.end(&self.counters, &Ok(()));
         }
     }
 
@@ -169,6 +186,7 @@ impl<A> Waiting<A> {
             .appends
             .extract_if(.., |_, pending| pending.deadline <= now)
         {
+            self.counters.appends_failed.one();
             pending.reply.fail(AppendError::Timeout);
         }
         for (_, (_, reply)) in self
@@ -179,7 +197,7 @@ impl<A> Waiting<A> {
         }
         for table in [&mut self.reads, &mut self.confirmed] {
             for (_, reading) in table.extract_if(.., |_, reading| reading.deadline <= now) {
-                reading.end(&Err(ReadError::Timeout));
+                reading.end(&self.counters, &Err(ReadError::Timeout));
             }
         }
     }
@@ -188,6 +206,7 @@ impl<A> Waiting<A> {
     /// applied.
     pub(super) fn stepped_down(&mut self, leader: Option<u64>) {
         for (_, pending) in std::mem::take(&mut self.appends) {
+            self.counters.appends_failed.one();
             pending.reply.fail(AppendError::LostLeadership);
         }
         for (_, (_, reply)) in std::mem::take(&mut self.joint) {
@@ -199,9 +218,9 @@ impl<A> Waiting<A> {
             deadline: 0,
             replies,
         }
-        .end(&outcome);
+        .end(&self.counters, &outcome);
         for (_, reading) in std::mem::take(&mut self.reads) {
-            reading.end(&outcome);
+            reading.end(&self.counters, &outcome);
         }
     }
 }
@@ -209,51 +228,52 @@ impl<A> Waiting<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::PendingAppend;
 
-    fn append(waiting: &mut Waiting<u8>, index: u64) -> oneshot::Receiver<Outcome> {
-        let (reply, outcome) = oneshot::channel();
+    fn waiting() -> Waiting<u8> {
+        Waiting::new(Arc::default())
+    }
+
+    fn append(waiting: &mut Waiting<u8>, index: u64) -> PendingAppend<u8> {
+        let (reply, outcome) = AppendReply::new(None);
         waiting.add_append(index, 3, 10, Reply::Append(reply));
         outcome
     }
 
-    type Outcome = Result<Appended<u8>, AppendError>;
-
     #[test]
     fn success_needs_the_index_and_the_term() {
-        let mut waiting = Waiting::new();
+        let mut waiting = waiting();
         let [mut a, mut b, mut c] = [5, 6, 7].map(|index| append(&mut waiting, index));
         waiting.applied(5, 3, Some(9), false);
         assert_eq!(
-            a.try_recv().unwrap(),
-            Ok(Appended {
+            a.try_take(),
+            Some(Ok(Appended {
                 index: 5,
                 answer: 9
-            })
+            }))
         );
-        assert!(b.try_recv().is_err(), "still waits");
+        assert!(b.try_take().is_none(), "still waits");
         waiting.applied(6, 4, Some(9), false);
-        assert_eq!(b.try_recv().unwrap(), Err(AppendError::Replaced));
+        assert_eq!(b.try_take(), Some(Err(AppendError::Replaced)));
         waiting.applied(7, 3, None, false);
         assert_eq!(
-            c.try_recv().unwrap(),
-            Err(AppendError::Replaced),
+            c.try_take(),
+            Some(Err(AppendError::Replaced)),
             "not what was appended"
         );
     }
 
     #[test]
     fn d26_a_leader_that_steps_down_tells_everybody() {
-        let mut waiting = Waiting::new();
+        let mut waiting = waiting();
         let mut outcomes: Vec<_> = (0..1000).map(|index| append(&mut waiting, index)).collect();
         let (reply, mut read) = oneshot::channel();
         waiting.add_read(reply);
         waiting.stepped_down(Some(2));
         for outcome in &mut outcomes {
-            assert_eq!(
-                outcome.try_recv().unwrap(),
-                Err(AppendError::LostLeadership)
-            );
+            assert_eq!(outcome.try_take(), Some(Err(AppendError::LostLeadership)));
         }
+        assert_eq!(waiting.counters.appends_failed.get(), 1000);
         assert_eq!(
             read.try_recv().unwrap(),
             Err(ReadError::NotLeader { leader: Some(2) })
@@ -263,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_change_of_members_is_in_force_when_the_old_ones_no_longer_count() {
-        let mut waiting = Waiting::<u8>::new();
+        let mut waiting = waiting();
         let (reply, mut outcome) = oneshot::channel();
         waiting.add_append(5, 3, 10, Reply::Members(reply));
         waiting.applied(5, 3, None, true);
@@ -274,7 +294,7 @@ mod tests {
 
     #[test]
     fn f18_a_read_waits_for_a_majority_and_for_its_index_or_for_its_time() {
-        let mut waiting = Waiting::<u8>::new();
+        let mut waiting = waiting();
         let read = || {
             let (reply, outcome) = oneshot::channel();
             (reply, outcome)
