@@ -171,6 +171,9 @@ fn ha_status(node: &Node, request: &RemotingCommand) -> RemotingCommand {
     if let Some(epoch) = epoch {
         answer = answer.with_field("masterEpoch", epoch.to_string());
     }
+    if let Some(info) = &info {
+        answer = answer.with_field("haMetrics", info.metrics.to_string());
+    }
     if let Some(id) = node.id() {
         answer = answer.with_field("brokerId", id.to_string());
     }

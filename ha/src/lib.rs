@@ -31,8 +31,8 @@ pub use master::{
     Heard, MasterClose, MasterConnection, MasterConnectionConfig, MasterLog, MasterSend,
 };
 pub use service::{
-    AckRequest, ClientInfo, ConnectionInfo, HaConfig, HaRuntimeInfo, HaService, JoinInfo, Outcome,
-    Refused, RoleInfo, RoleOutcome,
+    AckRequest, ClientInfo, ConnectionInfo, HaConfig, HaMetrics, HaRuntimeInfo, HaService,
+    JoinInfo, Outcome, Refused, RoleInfo, RoleOutcome,
 };
 pub use slave::{
     Joined, Lookback, SlaveAction, SlaveClose, SlaveConnection, SlaveConnectionConfig,

@@ -29,6 +29,9 @@ pub struct MasterConnectionConfig {
     pub extended_batch_size: u32,
     /// What this master agrees to when a slave of ours asks; none: it does not know the extension.
     pub extension: Option<Capabilities>,
+    /// Frames with a body wait while so many bytes were sent and not acked: more than the longest
+    /// record, whose parts cannot be acked.
+    pub max_unacked_bytes: u64,
     /// Its log, as told to a slave that asks.
     pub log_id: LogId,
     /// Something goes out at least so often. RocketMQ: `haSendHeartbeatInterval`.
@@ -122,6 +125,18 @@ pub enum MasterClose {
         /// For how long.
         waited_ms: u64,
     },
+    /// The peer connected and did not say who it is.
+    #[error("no handshake within {waited_ms} ms")]
+    NoHandshake {
+        /// How long it had.
+        waited_ms: u64,
+    },
+    /// This master does not serve the broker.
+    #[error("broker {broker_id:?} is not among the allowed ones (haAllowedBrokerIds)")]
+    NotAllowed {
+        /// Its id; none from a slave older than 5.1.1.
+        broker_id: Option<u64>,
+    },
     /// The cursor cannot go on.
     #[error(transparent)]
     Cursor(#[from] CursorError),
@@ -153,6 +168,8 @@ impl MasterClose {
             Self::AckFell { .. } => "ack-fell",
             Self::Silent { .. } => "silent",
             Self::NotMaster { .. } => "not-master",
+            Self::NoHandshake { .. } => "no-handshake",
+            Self::NotAllowed { .. } => "not-allowed",
             Self::Cursor(_) => "position-lost",
             Self::Replaced { .. } => "replaced",
             Self::OwnId { .. } => "own-id",
@@ -218,6 +235,8 @@ pub struct MasterConnection {
     heard_ms: u64,
     sent_ms: u64,
     in_flight: bool,
+    /// When the slave was last known to be level.
+    level_ms: Option<u64>,
     /// The log's end at some moment and that moment: an ack of the one proves the slave level at
     /// the other, however much has been written since.
     probe: Option<(Offset, u64)>,
@@ -238,6 +257,7 @@ impl MasterConnection {
             heard_ms: now_ms,
             sent_ms: now_ms,
             in_flight: false,
+            level_ms: None,
             probe: None,
         }
     }
@@ -255,6 +275,11 @@ impl MasterConnection {
         self.handshake
             .as_ref()
             .is_some_and(|handshake| handshake.async_learner)
+    }
+
+    /// Whether the peer's handshake has come.
+    pub fn has_shaken_hands(&self) -> bool {
+        self.handshake.is_some()
     }
 
     /// Whether the handshake was answered, so that the slave acts on what this log was.
@@ -381,6 +406,17 @@ impl MasterConnection {
     /// When the slave was last level with the log, if that has become known or newer: to be asked
     /// after each report and now and then.
     pub fn level_at(&mut self, end: Offset, now_ms: u64) -> Option<u64> {
+        let at = self.find_level(end, now_ms)?;
+        self.level_ms = Some(at);
+        Some(at)
+    }
+
+    /// When the slave was last known to be level with the log.
+    pub fn level_ms(&self) -> Option<u64> {
+        self.level_ms
+    }
+
+    fn find_level(&mut self, end: Offset, now_ms: u64) -> Option<u64> {
         let ack = self.ack?;
         if !matches!(self.phase, Phase::Transfer(_)) {
             return None;
@@ -421,6 +457,9 @@ impl MasterConnection {
             Phase::Asked if waited_ms > self.config.handshake_wait_ms => {
                 Err(MasterClose::NotMaster { waited_ms })
             }
+            Phase::Fresh if waited_ms > self.config.handshake_wait_ms => {
+                Err(MasterClose::NoHandshake { waited_ms })
+            }
             _ => Ok(()),
         }
     }
@@ -450,7 +489,14 @@ impl MasterConnection {
                 let behind = log.bounds.end.saturating_sub(cursor.next());
                 self.batch_size =
                     next_batch_size(&self.config, self.agreed, self.batch_size, behind);
-                match cursor.batch(log.epochs, log.bounds, self.batch_size)? {
+                // A slave of ours that takes bytes and does not ack them gets no more of them. Java's
+                // slave is held by the socket alone: heartbeats without bytes would mean something else
+                // to a slave that does not know of the limit.
+                let unacked = cursor.next().saturating_sub(self.ack.unwrap_or(0));
+                let held =
+                    self.agreed != Capabilities::NONE && unacked >= self.config.max_unacked_bytes;
+                let batch = cursor.batch(log.epochs, log.bounds, self.batch_size)?;
+                match batch.filter(|_| !held) {
                     Some(batch) => {
                         cursor.advance(&batch);
                         let head = header(batch.offset, batch.len, batch.epoch, log.confirm);
@@ -479,7 +525,7 @@ impl MasterConnection {
     pub fn next_due_ms(&self) -> u64 {
         let silent = self.heard_ms + self.config.housekeeping_interval_ms + 1;
         let other = match self.phase {
-            Phase::Asked => self.opened_ms + self.config.handshake_wait_ms + 1,
+            Phase::Fresh | Phase::Asked => self.opened_ms + self.config.handshake_wait_ms + 1,
             Phase::Transfer(_) if !self.in_flight => {
                 self.sent_ms + self.config.heartbeat_interval_ms
             }

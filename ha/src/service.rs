@@ -16,12 +16,14 @@ mod fanout;
 mod flusher;
 mod follower;
 mod mailbox;
+mod metrics;
 mod outcome;
 mod roles;
 mod runtime_info;
 mod term;
 
 pub use config::HaConfig;
+pub use metrics::HaMetrics;
 pub use outcome::{AckRequest, Outcome, Refused};
 pub use roles::RoleOutcome;
 pub use runtime_info::{ClientInfo, ConnectionInfo, HaRuntimeInfo, JoinInfo, RoleInfo};
@@ -38,12 +40,13 @@ use parking_lot::Mutex;
 use crate::acks::UnknownReason;
 use crate::error::Error;
 use crate::sync_state::SyncStateSet;
-use crate::transport::TransportKind;
+use crate::transport::{TransportKind, TransportStats};
 use clock::now_ms;
 use fanout::{Fanout, MasterTransport};
 use flusher::Flusher;
 use follower::{Follower, SlaveTransport};
 use mailbox::Mailbox;
+use metrics::Metrics;
 use term::{Placed, Terms, Token};
 
 /// A loop looks at its clock at least so often.
@@ -62,6 +65,7 @@ struct Core {
     follower: Mailbox<follower::Order>,
     flusher: Flusher,
     role: Mutex<RoleInfo>,
+    metrics: Metrics,
     shut_down: AtomicBool,
     /// Why the first of the threads ended before it was told to.
     stopped: OnceLock<String>,
@@ -109,6 +113,7 @@ impl HaService {
             follower: Mailbox::new(SLAVE_THREAD, follower.waker()),
             flusher: Flusher::default(),
             role: Mutex::new(RoleInfo::Fenced),
+            metrics: Metrics::default(),
             shut_down: AtomicBool::new(false),
             stopped: OnceLock::new(),
             store,
@@ -360,8 +365,10 @@ impl HaService {
     pub fn runtime_info(&self) -> HaRuntimeInfo {
         let core = &self.core;
         let connections = core.fanout.ask(fanout::Order::Info);
-        let (transport, connections) = connections.unwrap_or(("none", Vec::new()));
-        let client = core.follower.ask(follower::Order::Info).unwrap_or(None);
+        let (transport, connections, of_master) =
+            connections.unwrap_or(("none", Vec::new(), TransportStats::default()));
+        let client = core.follower.ask(follower::Order::Info);
+        let (client, of_slave) = client.unwrap_or_default();
         HaRuntimeInfo {
             role: core.role_now(),
             master_commit_log_max_offset: core.store.end_offset(),
@@ -371,6 +378,7 @@ impl HaService {
             connections,
             client,
             transport,
+            metrics: core.metrics.snapshot(of_master, of_slave),
         }
     }
 

@@ -502,10 +502,11 @@ impl SyncState {
             .map(|id| self.replicas.get(id))
     }
 
-    /// Raises the confirm offset as far as all members have acked, at most to the master's own
+    /// Raises the confirm offset as far as all members have acked (those that sync at once: as far as
+    /// they are on disk, for consumers see what is confirmed), at most to the master's own
     /// `end`; without `authority` it stays. Returns it.
     pub fn advance_confirm(&mut self, end: Offset, authority: bool) -> Offset {
-        if authority && let Some(low) = self.all_in_sync(Durability::Memory) {
+        if authority && let Some(low) = self.all_in_sync(Durability::Flushed) {
             self.confirm = self.confirm.max(low.min(end));
         }
         self.confirm

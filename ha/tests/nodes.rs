@@ -16,6 +16,8 @@ mod extension;
 mod fakes;
 #[path = "nodes/link.rs"]
 mod link;
+#[path = "nodes/resync.rs"]
+mod resync;
 #[path = "nodes/stories.rs"]
 mod stories;
 

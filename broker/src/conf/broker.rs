@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::retention::RetentionConf;
@@ -70,6 +71,12 @@ pub struct BrokerConf {
     pub min_in_sync_replicas: u32,
     /// `asyncLearner`.
     pub async_learner: bool,
+    /// `haAllowedPeers`: from where slaves may connect; empty: from anywhere.
+    pub ha_allowed_peers: Vec<IpAddr>,
+    /// `haAllowedBrokerIds`: who may be a slave; empty: any broker.
+    pub ha_allowed_broker_ids: Vec<u64>,
+    /// `haAutoResync`: discard this log where a master can be followed in no other way.
+    pub ha_auto_resync: bool,
     /// `haTransferBatchSize`, bytes.
     pub ha_transfer_batch_len: usize,
     /// `haSendHeartbeatInterval`.
@@ -170,6 +177,17 @@ impl BrokerConf {
             in_sync_replicas: count(&mut keys, "inSyncReplicas", 1)?,
             min_in_sync_replicas: count(&mut keys, "minInSyncReplicas", 1)?,
             async_learner: keys.flag("asyncLearner", false)?,
+            ha_allowed_peers: list(
+                &mut keys,
+                "haAllowedPeers",
+                "IP addresses, with commas between",
+            )?,
+            ha_allowed_broker_ids: list(
+                &mut keys,
+                "haAllowedBrokerIds",
+                "broker ids, with commas between",
+            )?,
+            ha_auto_resync: keys.flag("haAutoResync", false)?,
             ha_transfer_batch_len: len(&mut keys, "haTransferBatchSize", 32768, 64, 4_194_268)?,
             ha_heartbeat_interval: ms(&mut keys, "haSendHeartbeatInterval", 5000)?,
             ha_housekeeping_interval: ms(&mut keys, "haHousekeepingInterval", 20000)?,
@@ -237,6 +255,23 @@ fn refuse_without_controller(keys: &mut Reader, controller_mode: bool) -> Result
         None | Some("ASYNC_MASTER" | "SYNC_MASTER" | "SLAVE") => Ok(()),
         Some(other) => Err(keys.bad("brokerRole", other, "ASYNC_MASTER, SYNC_MASTER or SLAVE")),
     }
+}
+
+/// Values with commas between; none is an empty list.
+fn list<T: FromStr>(
+    keys: &mut Reader,
+    key: &'static str,
+    allowed: &str,
+) -> Result<Vec<T>, ConfError> {
+    let Some(text) = keys.text(key) else {
+        return Ok(Vec::new());
+    };
+    let values = text
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty());
+    let parsed: Result<_, _> = values.map(T::from_str).collect();
+    parsed.map_err(|_| keys.bad(key, &text, allowed))
 }
 
 fn port(keys: &mut Reader, key: &'static str, default: u16) -> Result<u16, ConfError> {

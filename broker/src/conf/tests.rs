@@ -101,6 +101,7 @@ fn every_key_of_a_broker_takes_effect() {
          flushDiskType=SYNC_FLUSH\n\
          enabledAppendPropCRC=TRUE\nmaxMessageSize=100\nallAckInSyncStateSet=true\n\
          inSyncReplicas=3\nminInSyncReplicas=2\nasyncLearner=true\nhaTransferBatchSize=4096\n\
+         haAllowedPeers=10.0.0.3, ::1\nhaAllowedBrokerIds=2,3\nhaAutoResync=true\n\
          haSendHeartbeatInterval=11\nhaHousekeepingInterval=12\nhaMaxTimeSlaveNotCatchup=13\n\
          slaveTimeout=14\nsyncFlushTimeout=15\nbrokerHeartbeatInterval=16\n\
          controllerHeartBeatTimeoutMills=170\nleaseMills=65\nleaseAckMills=12\nsyncBrokerMetadataPeriod=18\n\
@@ -132,6 +133,12 @@ fn every_key_of_a_broker_takes_effect() {
         in_sync_replicas: 3,
         min_in_sync_replicas: 2,
         async_learner: true,
+        ha_allowed_peers: vec![
+            "10.0.0.3".parse().expect("address"),
+            "::1".parse().expect("address"),
+        ],
+        ha_allowed_broker_ids: vec![2, 3],
+        ha_auto_resync: true,
         ha_transfer_batch_len: 4096,
         ha_heartbeat_interval: ms(11),
         ha_housekeeping_interval: ms(12),

@@ -287,6 +287,11 @@ fn ha_config(conf: &crate::conf::BrokerConf, id: u64) -> HaConfig {
     config.max_time_slave_not_catchup_ms = ms(conf.ha_max_time_slave_not_catchup);
     config.min_in_sync_replicas = usize::try_from(conf.min_in_sync_replicas).unwrap_or(usize::MAX);
     config.async_learner = conf.async_learner;
+    config.allowed_peers.clone_from(&conf.ha_allowed_peers);
+    config
+        .allowed_brokers
+        .clone_from(&conf.ha_allowed_broker_ids);
+    config.resync_allowed = conf.ha_auto_resync;
     config.log_id = log_id(&conf.cluster_name, &conf.broker_name);
     config.report_flushed = conf.flush_disk_type == crate::conf::FlushDiskType::Sync;
     config

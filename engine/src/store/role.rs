@@ -78,6 +78,30 @@ impl Store {
         Ok(entry)
     }
 
+    /// Begins a new incarnation without opening anew, and returns its number: what this node held as
+    /// the one before is not to be counted on any more. Durable on return; the log stays.
+    ///
+    /// # Errors
+    /// [`Error::IsMaster`] while master; nothing has changed then.
+    pub fn renew_incarnation(&self) -> Result<u64, Error> {
+        let shared = &*self.shared;
+        let mut role = shared.role.lock();
+        shared.check_usable()?;
+        if role.master.is_some() {
+            return Err(Error::IsMaster {
+                why: "only a slave gives its log up",
+            });
+        }
+        shared.begin_writes(&mut role)?;
+        let mut disk = shared.disk.lock();
+        let mut state = disk.given_up();
+        state.incarnation += 1;
+        let written = disk.files.write_state(&state);
+        written.map_err(|error| shared.fail_with(&mut disk, error))?;
+        disk.restart_allowed = false;
+        Ok(state.incarnation)
+    }
+
     /// Follows another master's `epoch`: appends are refused from now on, and no epoch below it will be
     /// served. The promise is durable on return. The log stays as it is.
     ///

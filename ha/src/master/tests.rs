@@ -7,6 +7,7 @@ use super::*;
 const CONFIG: MasterConnectionConfig = MasterConnectionConfig {
     transfer_batch_size: 100,
     extended_batch_size: 800,
+    max_unacked_bytes: 1 << 40,
     extension: Some(Capabilities::ALL),
     log_id: LogId::UNKNOWN,
     heartbeat_interval_ms: 5000,
@@ -496,4 +497,58 @@ fn what_is_on_disk_counts_only_from_a_slave_that_syncs_at_once() {
         );
         assert_eq!((c.ack(), c.flushed()), (Some(100), Some(60)));
     }
+}
+
+#[test]
+fn a_slave_that_does_not_ack_gets_no_more_than_the_limit() {
+    let epochs = list(&[(1, 0)]);
+    let l = log(&epochs, 0, 900);
+    let config = MasterConnectionConfig {
+        max_unacked_bytes: 300,
+        ..CONFIG
+    };
+    let ours = |asks| {
+        let mut c = MasterConnection::new(config, 0);
+        let hello = SlaveHandshake {
+            sync_from_last_file: false,
+            async_learner: false,
+            identity: SlaveIdentity::BrokerId(2),
+            asks,
+        };
+        c.frame(FrameFromSlave::Handshake(hello), &l).unwrap();
+        c.next_send(&l, 0).unwrap();
+        c.sent();
+        c.frame(FrameFromSlave::Report(50), &l).unwrap();
+        c
+    };
+    let mut javas = ours(None);
+    for _ in 0..8 {
+        javas.next_send(&l, 0).unwrap();
+        javas.sent();
+    }
+    assert_eq!(javas.cursor().unwrap().next(), 850);
+    let mut c = ours(Some(Capabilities::CHECKSUM));
+    let mut sent = 0;
+    while let Some(MasterSend::Transfer(_, batch)) = c.next_send(&l, 0).unwrap() {
+        sent += batch.len;
+        c.sent();
+    }
+    assert!((300..=600).contains(&sent), "{sent}");
+    // Heartbeats go on.
+    let beat = c.next_send(&l, 5000).unwrap();
+    assert!(matches!(beat, Some(MasterSend::Heartbeat(_))), "{beat:?}");
+    c.sent();
+    let acked = c.cursor().unwrap().next() - 100;
+    c.frame(FrameFromSlave::Report(acked), &l).unwrap();
+    let more = c.next_send(&l, 5000).unwrap();
+    assert!(matches!(more, Some(MasterSend::Transfer(..))), "{more:?}");
+}
+
+#[test]
+fn a_peer_that_never_says_who_it_is_is_left() {
+    let c = MasterConnection::new(CONFIG, 100);
+    assert_eq!(c.next_due_ms(), 15_101);
+    assert_eq!(c.tick(15_100), Ok(()));
+    let left = c.tick(15_101).unwrap_err();
+    assert_eq!(left, MasterClose::NoHandshake { waited_ms: 15_001 });
 }

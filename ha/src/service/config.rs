@@ -7,10 +7,13 @@ use crate::frame::{
     Capabilities, HandshakeAnswerForm, LogId, MAX_BODY_LEN, MAX_EXTENDED_BODY_LEN, SlaveHandshake,
     SlaveIdentity,
 };
-use crate::master::MasterConnectionConfig;
+use crate::master::{MasterClose, MasterConnectionConfig};
 use crate::slave::SlaveConnectionConfig;
 use crate::sync_state::SyncStateLimits;
 use crate::transport::{TransportConfig, TransportKind};
+
+/// More than the longest record, so that one can always be acked.
+const LEAST_UNACKED: u64 = 32 << 20;
 
 /// How a node replicates. Make one with [`HaConfig::new`] and set the fields that differ.
 #[derive(Clone, Debug)]
@@ -22,6 +25,17 @@ pub struct HaConfig {
     pub broker_id: u64,
     /// Addresses slaves may come from; empty: from anywhere. Whoever can connect can read the log.
     pub allowed_peers: Vec<IpAddr>,
+    /// Ids of the brokers that may be slaves; empty: any. A slave that gives no id is then refused.
+    pub allowed_brokers: Vec<u64>,
+    /// Connections that have not shaken hands yet; further ones are turned away. Default 64.
+    pub max_half_open: usize,
+    /// A slave of ours gets no more of the log while it has not acked so much of what was sent to it, in
+    /// bytes; at least 32 MiB, which is more than a record. Default 64 MiB.
+    pub max_unacked_bytes: u64,
+    /// As slave, discard the whole log and begin anew where a master can be followed in no other way:
+    /// the bytes are kept in `truncated/`. Off, such a master is refused, and `epochlog repair resync`
+    /// does it. Default false.
+    pub resync_allowed: bool,
     /// Most bytes of log in one frame, 1 to [`MAX_BODY_LEN`]. RocketMQ: haTransferBatchSize, 32768.
     pub transfer_batch_size: u32,
     /// Most bytes of log in one frame to a slave of ours that is far behind, up to
@@ -77,6 +91,10 @@ impl HaConfig {
             listen,
             broker_id,
             allowed_peers: Vec::new(),
+            allowed_brokers: Vec::new(),
+            max_half_open: 64,
+            max_unacked_bytes: 64 << 20,
+            resync_allowed: false,
             transfer_batch_size: 32 * 1024,
             extended_batch_size: 1 << 20,
             extension: true,
@@ -120,6 +138,10 @@ impl HaConfig {
             let why = format!("{size} is not within 1 and {MAX_EXTENDED_BODY_LEN} bytes");
             return refuse("extended_batch_size", why);
         }
+        if self.max_unacked_bytes < LEAST_UNACKED {
+            let why = format!("{} is below {LEAST_UNACKED} bytes", self.max_unacked_bytes);
+            return refuse("max_unacked_bytes", why);
+        }
         if self.broker_id > u64::from(u32::MAX) {
             let why = format!("{} does not fit into 32 bits", self.broker_id);
             return refuse("broker_id", why);
@@ -134,6 +156,22 @@ impl HaConfig {
         Ok(())
     }
 
+    pub(super) fn allows_addr(&self, addr: IpAddr) -> bool {
+        self.allowed_peers.is_empty() || self.allowed_peers.contains(&addr.to_canonical())
+    }
+
+    pub(super) fn check_broker(&self, hello: &SlaveHandshake) -> Result<(), MasterClose> {
+        let broker_id = match hello.identity {
+            SlaveIdentity::BrokerId(id) => Some(id),
+            SlaveIdentity::Address(_) => None,
+        };
+        let listed = broker_id.is_some_and(|id| self.allowed_brokers.contains(&id));
+        if self.allowed_brokers.is_empty() || listed {
+            return Ok(());
+        }
+        Err(MasterClose::NotAllowed { broker_id })
+    }
+
     pub(super) fn limits(&self) -> SyncStateLimits {
         SyncStateLimits {
             not_catch_up_ms: self.max_time_slave_not_catchup_ms,
@@ -146,6 +184,7 @@ impl HaConfig {
             transfer_batch_size: self.transfer_batch_size,
             extended_batch_size: self.extended_batch_size,
             extension: self.extension.then_some(Capabilities::ALL),
+            max_unacked_bytes: self.max_unacked_bytes,
             log_id: self.log_id,
             heartbeat_interval_ms: self.heartbeat_interval_ms,
             housekeeping_interval_ms: self.housekeeping_interval_ms,

@@ -15,10 +15,12 @@ use super::clock::{Rate, now_ms, until};
 use super::runtime_info::ConnectionInfo;
 use super::{Core, LONGEST_WAIT, MASTER_THREAD};
 use crate::batch::{CursorError, LogBounds};
-use crate::frame::{Capabilities, SlaveFrameDecoder, TransferHeader};
+use crate::frame::{Capabilities, FrameFromSlave, SlaveFrameDecoder, TransferHeader};
 use crate::master::{Heard, MasterClose, MasterConnection, MasterLog, MasterSend};
 use crate::sync_state::{AckCounted, Joining};
-use crate::transport::{Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, Transport};
+use crate::transport::{
+    Body, Close, CloseReason, ConnId, Event, FrameBytes, RecvInto, Transport, TransportStats,
+};
 
 /// Reports of a slave that may come in one read.
 const RECV_LEN: usize = 1024;
@@ -35,7 +37,7 @@ pub(super) enum Order {
     /// that no byte of the log is on its way to anybody.
     Reset(Sender<()>),
     /// Tell about the connections.
-    Info(Sender<(&'static str, Vec<ConnectionInfo>)>),
+    Info(Sender<(&'static str, Vec<ConnectionInfo>, TransportStats)>),
     /// End.
     Stop,
 }
@@ -106,7 +108,8 @@ impl Fanout {
             match order {
                 Order::Reset(done) => self.reset(done),
                 Order::Info(tell) => {
-                    let info = (self.transport.name(), self.info());
+                    let stats = self.transport.stats();
+                    let info = (self.transport.name(), self.info(), stats);
                     // Whoever asked may have given up.
                     let _ = tell.send(info);
                 }
@@ -168,6 +171,14 @@ impl Fanout {
             }) {
                 Ok(None) => (),
                 Ok(Some((head, body))) => {
+                    let metrics = &self.core.metrics;
+                    match &body {
+                        Some(body) => {
+                            metrics.frames_sent.add(1);
+                            metrics.body_bytes_sent.add(body.len() as u64);
+                        }
+                        None => metrics.heartbeats_sent.add(1),
+                    }
                     let len = head.as_slice().len() + body.as_ref().map_or(0, |b| b.len());
                     peer.rate.add(len as u64, now);
                     self.transport.send(*id, head, body);
@@ -187,6 +198,7 @@ impl Fanout {
             return;
         };
         peer.closing = true;
+        self.core.metrics.closed_by_master(reason.reason());
         let (addr, broker_id) = (peer.addr, peer.machine.broker_id());
         tracing::warn!(%addr, broker_id, reason = reason.reason(), "slave left: {reason}");
         self.transport.close(id, Close::Reset);
@@ -211,8 +223,17 @@ impl Fanout {
 
     fn accepted(&mut self, conn: ConnId, addr: SocketAddr, now: u64) {
         let config = &self.core.config;
-        if !config.allowed_peers.is_empty() && !config.allowed_peers.contains(&addr.ip()) {
-            tracing::warn!(%addr, "a peer that is not among the allowed ones was turned away");
+        let half_open = |peer: &&Peer| !peer.closing && !peer.machine.has_shaken_hands();
+        let refused = if !config.allows_addr(addr.ip()) {
+            Some("it is not among the allowed ones (haAllowedPeers)")
+        } else if self.peers.values().filter(half_open).count() >= config.max_half_open {
+            Some("too many connections have not shaken hands yet")
+        } else {
+            None
+        };
+        if let Some(why) = refused {
+            self.core.metrics.turned_away.add(1);
+            tracing::warn!(%addr, why, "a peer was turned away");
             self.transport.close(conn, Close::Reset);
             return;
         }
@@ -259,6 +280,9 @@ impl Fanout {
             let decoded = peer.decoder.push(bytes)?;
             bytes = &bytes[decoded.consumed..];
             let Some(frame) = decoded.frame else { continue };
+            if let FrameFromSlave::Handshake(hello) = &frame {
+                self.core.config.check_broker(hello)?;
+            }
             let store = &self.core.store;
             let bounds = LogBounds {
                 min: store.min_offset(),
@@ -400,6 +424,7 @@ impl Fanout {
             addr: peer.addr,
             broker_id: peer.machine.broker_id(),
             slave_ack_offset: peer.machine.ack(),
+            lag_ms: peer.machine.level_ms().map(|at| now.saturating_sub(at)),
             slave_flushed_offset: peer.machine.flushed(),
             extended: peer.machine.agreed() != Capabilities::NONE,
             diff: end.saturating_sub(peer.machine.ack().unwrap_or(0)),

@@ -19,7 +19,7 @@ use epochlog_engine::{Epoch, ReceiveWindow};
 use super::clock::{now_ms, until};
 use super::runtime_info::ClientInfo;
 use super::{Core, LONGEST_WAIT, SLAVE_THREAD};
-use crate::transport::{Close, Event, Transport, Window};
+use crate::transport::{Close, Event, Transport, TransportStats, Window};
 use following::{Following, REPORT_WAIT};
 
 impl Window for ReceiveWindow {
@@ -37,7 +37,7 @@ pub(super) enum Order {
     /// The log has been flushed further.
     Flushed,
     /// Tell about the connection.
-    Info(Sender<Option<ClientInfo>>),
+    Info(Sender<(Option<ClientInfo>, TransportStats)>),
     /// End the thread.
     End,
 }
@@ -131,6 +131,7 @@ impl Follower {
                 }
                 Order::Info(tell) => {
                     let info = self.following.as_mut().map(|it| it.info(&self.core));
+                    let info = (info, self.transport.stats());
                     // Whoever asked may have given up.
                     let _ = tell.send(info);
                 }
@@ -181,7 +182,7 @@ impl Follower {
             } => {
                 // The window goes back to the log first: it counts as written to.
                 drop(received);
-                following.over(&reason);
+                following.over(&reason, &self.core);
                 if let Some((target, done)) = self.stopping.take() {
                     self.changed(target, &done);
                 }

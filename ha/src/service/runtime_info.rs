@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use epochlog_engine::{Epoch, EpochEntry, Offset};
 
+use super::metrics::HaMetrics;
 use crate::sync_state::SyncStateSet;
 
 /// What this node is now.
@@ -46,6 +47,8 @@ pub struct HaRuntimeInfo {
     pub client: Option<ClientInfo>,
     /// What the master's frames travel by.
     pub transport: &'static str,
+    /// Counters since the service was started.
+    pub metrics: HaMetrics,
 }
 
 /// A slave's connection. RocketMQ: `HAConnectionRuntimeInfo`.
@@ -63,6 +66,8 @@ pub struct ConnectionInfo {
     pub extended: bool,
     /// Bytes it is behind.
     pub diff: u64,
+    /// Milliseconds since it was last known to be level; none before it was for the first time.
+    pub lag_ms: Option<u64>,
     /// Whether it is a member of the SyncStateSet.
     pub in_sync: bool,
     /// Bytes sent to it in the last second.

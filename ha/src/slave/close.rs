@@ -153,6 +153,22 @@ impl SlaveClose {
         )
     }
 
+    /// Whether a log that holds nothing could follow the master that this one cannot.
+    pub fn resync_helps(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => matches!(
+                refusal,
+                Refusal::EpochFileMissing { .. }
+                    | Refusal::NoCommonEpoch { .. }
+                    | Refusal::BelowFirstSegment { .. }
+                    | Refusal::OffRecordBoundary { .. }
+                    | Refusal::ListsContradict { .. }
+            ),
+            Self::DiffersThroughout { .. } | Self::NotServed { .. } => true,
+            _ => false,
+        }
+    }
+
     /// A short fixed word for metrics.
     pub fn reason(&self) -> &'static str {
         match self {

@@ -199,8 +199,9 @@ impl Transfer {
             self.new_epoch(entry_of(header), actions)?;
         }
         self.confirm(header, actions);
-        // A Java master serves a slave that lies below its first offset heartbeats for ever.
-        let behind = self.master.end > self.received_end;
+        // A Java master serves a slave that lies below its first offset heartbeats for ever; one of
+        // ours tells it, and holds bytes back while acks are missing.
+        let behind = self.master.extension.is_none() && self.master.end > self.received_end;
         self.unserved = if behind { self.unserved + 1 } else { 0 };
         if self.unserved >= HEARTBEATS_UNSERVED {
             let (master_end, end) = (self.master.end, self.received_end);

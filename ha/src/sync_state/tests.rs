@@ -382,6 +382,11 @@ fn on_disk_a_replica_that_syncs_at_once_counts_as_far_as_it_says() {
     assert_eq!(on_disk(&s, AckPolicy::AllInSync), 40);
     assert_eq!(on_disk(&s, AckPolicy::Replicas(2)), 100);
     assert_eq!(s.acked_by(AckPolicy::AllInSync), 100, "in memory");
+    assert_eq!(
+        s.advance_confirm(1000, true),
+        40,
+        "consumers wait for the disk"
+    );
     s.flushed(3, conn(30), 30);
     assert_eq!(on_disk(&s, AckPolicy::AllInSync), 40, "it never falls");
     s.flushed(3, conn(30), 500);

@@ -226,6 +226,7 @@ impl Wire {
                 let config = MasterConnectionConfig {
                     transfer_batch_size: 50,
                     extended_batch_size: 200,
+                    max_unacked_bytes: 300,
                     extension: Some(Capabilities::ALL),
                     log_id: LogId::UNKNOWN,
                     heartbeat_interval_ms: 50,

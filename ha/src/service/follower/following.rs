@@ -59,6 +59,10 @@ pub(super) struct Following {
     /// The receive of a frame's rest is outstanding.
     resting: bool,
     sending: bool,
+    /// The controller is being told that this incarnation holds nothing.
+    pub(super) resync_announced: bool,
+    /// The log is to be discarded once the connection is over.
+    pub(super) resync_due: bool,
     /// A report that waits; only the newest counts.
     unsent: Option<Offset>,
     /// The report that went out last.
@@ -87,6 +91,8 @@ impl Following {
             spare: Vec::new(),
             resting: false,
             sending: false,
+            resync_announced: false,
+            resync_due: false,
             unsent: None,
             sent_report: 0,
             last_join: None,
@@ -177,7 +183,7 @@ impl Following {
                     core.store.set_confirm(offset);
                 }
             }
-            SlaveAction::Close(reason) => self.close(reason, transport),
+            SlaveAction::Close(reason) => self.close(reason, core, transport),
             SlaveAction::Cut(at) => self.cut(at, core),
         }
         Ok(())
@@ -202,7 +208,9 @@ impl Following {
         }
     }
 
-    fn close(&mut self, reason: SlaveClose, transport: &mut SlaveTransport) {
+    fn close(&mut self, reason: SlaveClose, core: &Core, transport: &mut SlaveTransport) {
+        core.metrics.closed_by_slave(reason.reason());
+        self.consider_resync(&reason, core);
         let master = self.target.master_addr;
         if reason.needs_operator() {
             let word = reason.reason();
@@ -219,7 +227,7 @@ impl Following {
     }
 
     /// The connection is over and its window is back: what was not published is erased.
-    pub(super) fn over(&mut self, reason: &CloseReason) {
+    pub(super) fn over(&mut self, reason: &CloseReason, core: &Core) {
         self.conn = None;
         if !matches!(self.busy, Busy::Closing) {
             tracing::info!(master = %self.target.master_addr, "connection to the master: {reason}");
@@ -229,6 +237,9 @@ impl Following {
             && let Err(error) = receiver.finish()
         {
             tracing::error!(%error, "bytes received and not published could not be erased");
+        }
+        if std::mem::take(&mut self.resync_due) {
+            self.resync(core);
         }
         self.machine.closed(now_ms(), jitter());
     }
@@ -323,6 +334,8 @@ impl Following {
                 let receiver = self.receiver.as_mut().ok_or_else(no_receiver)?;
                 receiver.filled(window, len as usize);
                 let end = receiver.publish().map_err(log_refuses)?;
+                core.metrics.frames_received.add(1);
+                core.metrics.body_bytes_received.add(u64::from(len));
                 self.machine.received(end, now_ms());
                 if core.config.report_flushed {
                     core.flusher.request();

@@ -64,6 +64,11 @@ impl Following {
             master = %self.target.master_addr, point = info.point, cut_bytes = info.cut_bytes,
             saved_to = ?cut.saved_to, "joining the master: {}", info.why
         );
+        if info.cut_bytes > 0 {
+            core.metrics.truncations.add(1);
+            core.metrics.truncated_bytes.add(info.cut_bytes);
+        }
+        self.resync_announced = false;
         self.last_join = Some(info);
         self.last_close = None;
         self.master_epochs = master_epochs;
@@ -101,6 +106,52 @@ impl Following {
         Ok(())
     }
 
+    /// Where the operator allowed it, a log that can follow this master in no other way is discarded:
+    /// first the controller is told, by a new incarnation that heartbeats carry, that what this node
+    /// had is not to be counted on; a pause and one more refusal later the log goes.
+    pub(super) fn consider_resync(&mut self, reason: &SlaveClose, core: &Core) {
+        if !core.config.resync_allowed || !reason.resync_helps() {
+            return;
+        }
+        if self.resync_announced {
+            self.resync_due = true;
+            return;
+        }
+        match core.store.renew_incarnation() {
+            Ok(incarnation) => {
+                self.resync_announced = true;
+                tracing::warn!(
+                    incarnation,
+                    "this log will be discarded if the master refuses it again"
+                );
+            }
+            Err(error) => tracing::error!(%error, "a resync cannot be announced"),
+        }
+    }
+
+    /// Discards the log; the next handshake is that of a new replica.
+    pub(super) fn resync(&mut self, core: &Core) {
+        self.resync_announced = false;
+        let store = &core.store;
+        let (min, end) = (store.min_offset(), store.end_offset());
+        let discard = || {
+            let reason = "automatic resync: the master can be followed in no other way";
+            let cut = store.truncate(min, EpochList::new(), reason)?;
+            let mut receiver = store.receive()?;
+            receiver.start_at(0)?;
+            receiver.finish()?;
+            Ok::<_, epochlog_engine::Error>(cut)
+        };
+        match discard() {
+            Ok(cut) => {
+                core.metrics.resyncs.add(1);
+                core.metrics.truncated_bytes.add(cut.cut_bytes);
+                tracing::error!(min, end, saved_to = ?cut.saved_to, "the log was discarded");
+            }
+            Err(error) => tracing::error!(%error, "the log could not be discarded"),
+        }
+    }
+
     /// Cuts the log at the first record that differs from the master's.
     pub(super) fn cut(&mut self, at: Offset, core: &Core) {
         let epochs = core.store.epochs().adopt(&self.master_epochs, at);
@@ -115,6 +166,8 @@ impl Following {
         match core.store.truncate(at, epochs, reason) {
             Ok(cut) => {
                 let cut_bytes = cut.cut_bytes;
+                core.metrics.truncations.add(1);
+                core.metrics.truncated_bytes.add(cut_bytes);
                 tracing::warn!(at, cut_bytes, saved_to = ?cut.saved_to, "cut: {reason}");
             }
             Err(error) => tracing::error!(at, %error, "could not be cut: {reason}"),
