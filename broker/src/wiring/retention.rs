@@ -102,6 +102,7 @@ mod tests {
             broker_id: None,
             slave_ack_offset: ack,
             slave_flushed_offset: None,
+            lag_ms: None,
             extended: false,
             diff: 0,
             in_sync: false,
