@@ -120,6 +120,8 @@ pub struct BrokerConf {
     pub effective: Vec<(&'static str, String)>,
 }
 
+const ADDRESSES: &str = "IP addresses, with commas between";
+const IDS: &str = "broker ids, with commas between";
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
 
@@ -177,16 +179,8 @@ impl BrokerConf {
             in_sync_replicas: count(&mut keys, "inSyncReplicas", 1)?,
             min_in_sync_replicas: count(&mut keys, "minInSyncReplicas", 1)?,
             async_learner: keys.flag("asyncLearner", false)?,
-            ha_allowed_peers: list(
-                &mut keys,
-                "haAllowedPeers",
-                "IP addresses, with commas between",
-            )?,
-            ha_allowed_broker_ids: list(
-                &mut keys,
-                "haAllowedBrokerIds",
-                "broker ids, with commas between",
-            )?,
+            ha_allowed_peers: list(&mut keys, "haAllowedPeers", ADDRESSES)?,
+            ha_allowed_broker_ids: list(&mut keys, "haAllowedBrokerIds", IDS)?,
             ha_auto_resync: keys.flag("haAutoResync", false)?,
             ha_transfer_batch_len: len(&mut keys, "haTransferBatchSize", 32768, 64, 4_194_268)?,
             ha_heartbeat_interval: ms(&mut keys, "haSendHeartbeatInterval", 5000)?,
