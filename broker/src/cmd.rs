@@ -8,6 +8,7 @@ pub mod inspect;
 pub mod produce;
 pub mod repair;
 pub mod replay;
+pub mod replica;
 pub mod verify;
 
 use std::error::Error;

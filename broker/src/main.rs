@@ -23,6 +23,7 @@ enum Command {
     Produce(cmd::produce::Args),
     Repair(cmd::repair::Args),
     Replay(cmd::replay::Args),
+    Replica(cmd::replica::Args),
     Verify(cmd::verify::Args),
 }
 
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Repair(args) => cmd::told(cmd::repair::run(&args)),
         Command::Verify(args) => cmd::told(cmd::verify::run(&args)),
         Command::Replay(args) => cmd::told(cmd::replay::run(&args)),
+        Command::Replica(args) => cmd::told(cmd::replica::run(&args)),
         Command::Produce(args) => cmd::told(cmd::produce::run(&args)),
     };
     done.unwrap_or_else(|error| {

@@ -87,6 +87,8 @@ pub struct ClientInfo {
     pub transferred_byte_in_second: u64,
     /// The end of this log.
     pub max_offset: Offset,
+    /// The newest end of the master's log that this connection told of; none before a handshake.
+    pub master_max_offset: Option<Offset>,
     /// The newest report to the master.
     pub reported_offset: Option<Offset>,
     /// Milliseconds since something was read; none before the first.

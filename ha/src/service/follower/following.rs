@@ -67,6 +67,8 @@ pub(super) struct Following {
     unsent: Option<Offset>,
     /// The report that went out last.
     sent_report: Offset,
+    /// The newest end of the master's log that this connection told of.
+    master_end: Option<Offset>,
     pub(super) last_join: Option<JoinInfo>,
     pub(super) last_close: Option<SlaveClose>,
     rate: Rate,
@@ -95,6 +97,7 @@ impl Following {
             resync_due: false,
             unsent: None,
             sent_report: 0,
+            master_end: None,
             last_join: None,
             last_close: None,
             rate: Rate::default(),
@@ -198,6 +201,7 @@ impl Following {
         self.sending = false;
         self.unsent = None;
         self.sent_report = 0;
+        self.master_end = None;
         match transport.connect(self.target.master_addr) {
             Ok(conn) => self.conn = Some(conn),
             Err(error) => {
@@ -323,6 +327,7 @@ impl Following {
                     if let FrameFromMaster::Transfer(header) = &frame {
                         self.frame_at = header.offset;
                     }
+                    self.master_end = self.master_end.max(end_told(&frame));
                     self.machine.frame(frame);
                 }
                 self.spare = bytes;
@@ -388,6 +393,7 @@ impl Following {
             state,
             transferred_byte_in_second: self.rate.per_second(now),
             max_offset: core.store.end_offset(),
+            master_max_offset: self.master_end,
             reported_offset: self.machine.reported(),
             last_read_age_ms: self.read_ms.map(|at| now.saturating_sub(at)),
             last_write_age_ms: self.write_ms.map(|at| now.saturating_sub(at)),
@@ -421,6 +427,18 @@ impl Following {
 
 fn handshake(core: &Core) -> SlaveHandshake {
     core.config.slave(core.store.segment_size()).handshake
+}
+
+/// How far the master's log reaches at least, by this frame. A master that confirms as RocketMQ
+/// does by default confirms its whole log.
+fn end_told(frame: &FrameFromMaster) -> Option<Offset> {
+    match frame {
+        FrameFromMaster::Handshake(answer) => Some(answer.end),
+        FrameFromMaster::Transfer(header) => {
+            let sent = header.offset.map(|at| at + u64::from(header.body_len));
+            sent.max(header.confirm)
+        }
+    }
 }
 
 fn no_receiver() -> SlaveClose {

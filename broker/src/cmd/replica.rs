@@ -1,0 +1,276 @@
+//! `epochlog replica`: joins a master without any controller and keeps a copy of its log, for backup
+//! and for moving a broker set elsewhere.
+//!
+//! Every record is checked, CRC included, before it counts; every handshake compares the last record
+//! with the master's before it is acknowledged. What a handshake cuts goes to `truncated/`.
+
+mod master;
+mod progress;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use epochlog_engine::{Store, StoreConfig};
+use epochlog_ha::{HaConfig, HaService};
+
+use self::master::{Probed, probe};
+use self::progress::{Progress, Shown};
+use super::{exit_with_stdin, runtime};
+use crate::stop::Stop;
+
+/// Follow a master without controllers and keep a verified copy of its log
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The master's HA address, HOST:PORT (RocketMQ: haListenPort, not listenPort)
+    #[arg(long, value_name = "HOST:PORT")]
+    master: String,
+    /// The folder of the copy; one that holds a copy already is resumed
+    #[arg(long)]
+    dir: PathBuf,
+    /// Never count for the master's acknowledgements; what happens without --id
+    #[arg(long, conflicts_with = "id")]
+    learner: bool,
+    /// Be the replica that the master's controllers know by this id, and count as it
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    id: Option<u64>,
+    /// Bytes of each segment of the master (RocketMQ: mappedFileSizeCommitLog); an existing copy
+    /// knows it
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30,
+          value_parser = clap::value_parser!(u64).range(4096..=(1 << 31) - 1))]
+    segment_size: u64,
+    /// Start a new copy with the master's newest segment only (RocketMQ: syncFromLastFile)
+    #[arg(long)]
+    sync_from_last_file: bool,
+    /// Stop, with exit code 0, as soon as the copy is level with the master and on disk
+    #[arg(long)]
+    until_level: bool,
+    /// Follow a master although its log ends in an older epoch than this copy, and cut what differs
+    #[arg(long)]
+    allow_older_master: bool,
+    /// Print one JSON object a second
+    #[arg(long)]
+    json: bool,
+    /// End when standard input does: whoever started this process holds the other end
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+/// Why the copy cannot be kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplicaError {
+    /// `--master` names nobody.
+    #[error("--master {text}: {why}")]
+    Address {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A copy may only lose its newest epochs if the operator says so.
+    #[error(
+        "the log of {master} ends in epoch {theirs}, this copy in epoch {own}: an old master, or \
+         another group; name the present master, or cut this copy with --allow-older-master"
+    )]
+    OlderMaster {
+        /// The master.
+        master: SocketAddr,
+        /// Its last epoch; 0 for none.
+        theirs: u32,
+        /// Ours.
+        own: u32,
+    },
+    /// The slave's side stopped for good.
+    #[error("this copy cannot go on: {0}")]
+    NeedsOperator(String),
+    /// The copy.
+    #[error(transparent)]
+    Store(#[from] epochlog_engine::Error),
+    /// Replication.
+    #[error(transparent)]
+    Ha(#[from] epochlog_ha::Error),
+    /// The system.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// How often progress is shown, and the end looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs until SIGTERM or SIGINT, or with `--until-level` until the copy is level; exit code 0 then,
+/// and everything copied is on disk.
+///
+/// # Errors
+/// [`ReplicaError`].
+pub fn run(args: &Args) -> Result<ExitCode, ReplicaError> {
+    if args.stop_with_stdin {
+        exit_with_stdin();
+    }
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |source| ReplicaError::Io { what, source }
+    };
+    let master = resolve(&args.master)?;
+    let mut config = StoreConfig::new(&args.dir);
+    config.segment_size = segment_size(args).map_err(io("the segments of the copy"))?;
+    let store = Arc::new(Store::open(config)?);
+    let runtime = runtime().map_err(io("threads"))?;
+    let ended = runtime.block_on(async {
+        let mut stop = Stop::new().map_err(io("signals"))?;
+        let ha = Arc::new(start(args, &store)?);
+        let ended = tokio::select! {
+            name = stop.wait() => {
+                tracing::info!(signal = name, "stopping");
+                Ok(())
+            }
+            ended = follow(args, master, &store, &ha) => ended,
+        };
+        // The connection is over, and what was received of a record erased, before the copy closes.
+        blocking(move || ha.shutdown()).await?;
+        ended
+    });
+    let end = store.end_offset();
+    let closed = store.close();
+    ended?;
+    closed?;
+    tracing::info!(end, "the copy is on disk");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Follows the master; returns when the copy is level and that was asked for.
+async fn follow(
+    args: &Args,
+    master: SocketAddr,
+    store: &Arc<Store>,
+    ha: &Arc<HaService>,
+) -> Result<(), ReplicaError> {
+    let probed = wait_for_master(args, master, store).await?;
+    // Without controllers no one tells an epoch; the promise given before stays.
+    let epoch = store.promises().max_epoch.unwrap_or(0);
+    let shared = Arc::clone(ha);
+    blocking(move || shared.become_slave(epoch, 0, master)).await??;
+    watch(args, ha, store, probed).await
+}
+
+/// Asks the master what it holds, until it answers; refuses one that this copy must not follow.
+async fn wait_for_master(
+    args: &Args,
+    master: SocketAddr,
+    store: &Arc<Store>,
+) -> Result<Probed, ReplicaError> {
+    loop {
+        match blocking(move || probe(master)).await? {
+            Ok(probed) => {
+                let own = store.epochs().last().map_or(0, |entry| entry.epoch);
+                let theirs = probed.last_epoch.unwrap_or(0);
+                let holds = store.end_offset() > store.min_offset();
+                if holds && theirs < own && !args.allow_older_master {
+                    return Err(ReplicaError::OlderMaster {
+                        master,
+                        theirs,
+                        own,
+                    });
+                }
+                return Ok(probed);
+            }
+            Err(error) => tracing::warn!(%master, %error, "the master does not answer yet"),
+        }
+        tokio::time::sleep(SHOW_EVERY).await;
+    }
+}
+
+fn start(args: &Args, store: &Arc<Store>) -> Result<HaService, ReplicaError> {
+    let mut config = HaConfig::on_loopback(args.id.unwrap_or_else(learner_id));
+    config.async_learner = args.id.is_none();
+    config.sync_from_last_file = args.sync_from_last_file;
+    Ok(HaService::start(Arc::clone(store), config)?)
+}
+
+async fn watch(
+    args: &Args,
+    ha: &Arc<HaService>,
+    store: &Arc<Store>,
+    probed: Probed,
+) -> Result<(), ReplicaError> {
+    let mut progress = Progress::new(probed.end);
+    let shown = Shown::new(args.json);
+    let mut next = Instant::now();
+    loop {
+        let asked = Arc::clone(ha);
+        let client = blocking(move || asked.runtime_info().client).await?;
+        if let Some(client) = client {
+            if client.needs_operator {
+                return Err(ReplicaError::NeedsOperator(
+                    client.last_close.unwrap_or_default(),
+                ));
+            }
+            progress.take(&client, store.min_offset());
+        }
+        if args.until_level && progress.is_level() {
+            shown.show(&progress, true);
+            return Ok(());
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + SHOW_EVERY;
+            shown.show(&progress, false);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ReplicaError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ReplicaError::Io {
+        what: "a thread of the copy".to_owned(),
+        source: std::io::Error::other(error),
+    })
+}
+
+/// An id no controller gives out: a master that counted it as a member's would count its acks.
+fn learner_id() -> u64 {
+    (1 << 31) + u64::from(std::process::id())
+}
+
+fn resolve(text: &str) -> Result<SocketAddr, ReplicaError> {
+    let refuse = |why: String| ReplicaError::Address {
+        text: text.to_owned(),
+        why,
+    };
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| refuse(error.to_string()))?;
+    found
+        .next()
+        .ok_or_else(|| refuse("the name has no address".to_owned()))
+}
+
+/// The length of the segments that are there, or what was asked for.
+fn segment_size(args: &Args) -> std::io::Result<u64> {
+    let entries = match std::fs::read_dir(args.dir.join("commitlog")) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(args.segment_size);
+        }
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_segment = name.len() == 20 && name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        if is_segment {
+            return Ok(entry.metadata()?.len());
+        }
+    }
+    Ok(args.segment_size)
+}
