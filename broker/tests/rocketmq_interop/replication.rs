@@ -11,7 +11,7 @@ use epochlog_ha::{AckPolicy, AckRequest, HaConfig, HaService, Outcome, SyncState
 use tempfile::TempDir;
 
 use crate::java::Replica;
-use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE};
+use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE, scaled};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const JAVA: u64 = 1;
@@ -157,14 +157,14 @@ fn we_follow_a_java_master_from_far_behind_and_our_acks_release_its_puts() {
     let (java_dir, our_dir) = folders();
     let mut java = Replica::start(java_dir.path(), JAVA, &["--in-sync-replicas", "2"]);
     java.order("master 1");
-    let behind = java.order("put 600");
+    let behind = java.order(&format!("put {}", scaled(600, 45_000)));
     java.order("master 2");
     let ours = Ours::start(our_dir.path(), OURS);
     ours.follow(2, &java);
     ours.wait_for(behind.end);
     let set = java.order("status").sync_state_set;
     assert_eq!(set, [JAVA, OURS], "our reports bring us into Java's set");
-    let end = java.put(400).end;
+    let end = java.put(scaled(400, 5000)).end;
     ours.wait_for(end);
     java.stop();
     assert_eq!(ours.stop(), end);
@@ -179,14 +179,14 @@ fn a_java_slave_follows_us_from_far_behind_and_its_acks_release_our_writes() {
     let (java_dir, our_dir) = folders();
     let ours = Ours::start(our_dir.path(), OURS);
     ours.lead(1);
-    ours.put(300, AckPolicy::Local);
+    ours.put(scaled(300, 40_000), AckPolicy::Local);
     ours.lead(2);
-    ours.put(100, AckPolicy::Local);
+    ours.put(scaled(100, 5000), AckPolicy::Local);
     let mut java = Replica::start(java_dir.path(), JAVA, &[]);
     java.follow(2, OURS, ours.ha.listen_addr());
     java.wait_for(ours.store.end_offset());
     ours.admit(&[JAVA, OURS]);
-    ours.put(200, AckPolicy::AllInSync);
+    ours.put(scaled(200, 5000), AckPolicy::AllInSync);
     let end = ours.store.end_offset();
     java.wait_for(end);
     java.stop();
@@ -208,7 +208,7 @@ fn masters_die_in_turn_and_come_back_as_slaves_of_the_other_side() {
     ours.follow(1, &java);
     let mut agreed = java.put(120).end;
     ours.wait_for(agreed);
-    for round in 0..2 {
+    for round in 0..u32::try_from(scaled(2, 5)).expect("few") {
         let epoch = 2 + 2 * round;
         // Ours hears nothing any more; Java writes a tail and dies.
         ours.cut_off(epoch);
