@@ -238,6 +238,39 @@ fn f12_f13_members_are_added_promoted_and_removed_across_crashes() {
     }
 }
 
+/// The old leader sends the removal of a member and is gone; that member may be elected with the removal in
+/// its log, and puts it into force.
+#[test]
+fn f13_a_leader_that_an_earlier_leader_removed_stands_down() {
+    let mut led_out = 0;
+    for seed in 0..40 {
+        let mut sim = Sim::new(seed, 5);
+        append_all(&mut sim, 0..3);
+        let old = sim.wait_leader();
+        let gone = old % 5 + 1;
+        let (reply, _outcome) = oneshot::channel();
+        let steps = vec![MemberStep::Remove { id: gone }];
+        sim.node(old).change_members(&MemberChange { steps }, reply);
+        sim.turn(old);
+        sim.run(seed % 4);
+        sim.crash(old);
+        for _ in 0..120 {
+            sim.tick();
+            if sim.node(gone).raw.raft.state == StateRole::Leader {
+                led_out += 1;
+                append(&mut sim, gone, "from the last of its days");
+            }
+        }
+        sim.start(old);
+        sim.run_until("a leader that is a member", 300, |sim| {
+            sim.leader()
+                .is_some_and(|id| id != gone || sim.node(id).members.contains_key(&id))
+        });
+        append_all(&mut sim, 3..6);
+    }
+    assert!(led_out > 0, "no seed elected the member to be removed");
+}
+
 #[test]
 fn f20_a_member_that_lost_its_disk_is_refused_and_nobody_stops() {
     let mut sim = Sim::new(8, 3);

@@ -106,6 +106,17 @@ impl<M: StateMachine> Node<M> {
         }
     }
 
+    /// A change that an earlier leader proposed may remove this one, which then leads nobody: the
+    /// library would break an assertion at its next commit.
+    fn step_down_if_removed(&mut self) {
+        let raft = &mut self.raw.raft;
+        if raft.state == StateRole::Leader && raft.prs().get(self.settings.id).is_none() {
+            // Frames may be lost; a follower must have none of a leader's left to send.
+            raft.msgs.clear();
+            raft.become_follower(raft.term, raft::INVALID_ID);
+        }
+    }
+
     /// Why the change came to nothing, if it did: on every member alike.
     pub(super) fn apply_members(&mut self, entry: &Entry) -> Result<Option<String>, Error> {
         let change: MemberChange = if entry.context.is_empty() {
@@ -137,6 +148,7 @@ impl<M: StateMachine> Node<M> {
             }
         }
         self.is_joint = !state.voters_outgoing.is_empty();
+        self.step_down_if_removed();
         let batch = self.unwritten.applied.get_or_insert_default();
         batch.conf_state = Some(ConfStateRecord::from(&state));
         batch.members = Some(self.members.clone());
