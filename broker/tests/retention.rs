@@ -50,9 +50,9 @@ async fn old_segments_go_on_every_member_and_a_member_that_was_away_comes_back()
     let master = cluster.in_sync(2, 0).await;
     cluster.produce(&master, "first", 1500).await;
     let end = cluster.level().await;
-    let begin = begin_above(&cluster, 0).await;
-    // As few segments as hold it, and the one that is written to.
-    assert!(end - begin <= 5 * SEGMENT_SIZE, "[{begin}, {end})");
+    // As few segments as hold it, and the one that is written to; it may take more than one round.
+    assert!(end > 5 * SEGMENT_SIZE, "too short a log: {end}");
+    let begin = begin_above(&cluster, end - 5 * SEGMENT_SIZE - 1).await;
 
     let at = cluster
         .group
