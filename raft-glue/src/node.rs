@@ -234,11 +234,17 @@ impl<M: StateMachine> Node<M> {
         } else {
             None
         };
-        for (payload, reply) in batch {
-            match &refusal {
-                Some(why) => self.refuse(Reply::Append(reply), why.clone()),
-                None => self.append(&payload, reply),
+        if let Some(why) = refusal {
+            // All are counted before the first is told.
+            let count = batch.len() as u64;
+            self.store.counters().appends_refused.add(count);
+            for (_, reply) in batch {
+                reply.end(Err(why.clone()));
             }
+            return;
+        }
+        for (payload, reply) in batch {
+            self.append(&payload, reply);
         }
     }
 

@@ -24,22 +24,18 @@ type Outcome<A> = Result<Appended<A>, AppendError>;
 #[derive(Debug)]
 pub(crate) struct AppendReply<A> {
     sender: oneshot::Sender<Outcome<A>>,
-    _room: Option<Room>,
+    room: Option<Room>,
 }
 
 impl<A> AppendReply<A> {
     pub(crate) fn new(room: Option<Room>) -> (Self, PendingAppend<A>) {
         let (sender, outcome) = oneshot::channel();
-        (
-            Self {
-                sender,
-                _room: room,
-            },
-            PendingAppend(outcome),
-        )
+        (Self { sender, room }, PendingAppend(outcome))
     }
 
+    /// Who learns of the outcome finds the room free.
     pub(crate) fn end(self, outcome: Outcome<A>) {
+        drop(self.room);
         let _ = self.sender.send(outcome);
     }
 }
