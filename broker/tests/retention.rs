@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::{Cluster, LIMIT, SEGMENT_SIZE, content, plan};
 
+/// Segments go while the log has more bytes than this.
+const KEPT: u64 = 4 * SEGMENT_SIZE;
+
 /// Bases of the segments in a store folder.
 fn segments(store: &Path) -> Vec<u64> {
     let names = fs::read_dir(store.join("commitlog")).expect("listed");
@@ -20,15 +23,16 @@ fn segments(store: &Path) -> Vec<u64> {
     bases
 }
 
-/// Waits until every store begins at the same segment, above `past`; answers its base.
-async fn begin_above(cluster: &Cluster, past: u64) -> u64 {
+/// Waits until every store begins where it stays as long as the log ends at `end`: at the same segment,
+/// and with no more than is kept. Answers its base.
+async fn settled(cluster: &Cluster, end: u64) -> u64 {
     let deadline = Instant::now() + LIMIT;
     loop {
         let brokers = cluster.group.brokers.iter();
         let mut begins: Vec<u64> = brokers.map(|it| segments(&it.store)[0]).collect();
         begins.dedup();
         if let [begin] = begins[..]
-            && begin > past
+            && end - begin <= KEPT
         {
             return begin;
         }
@@ -42,17 +46,13 @@ async fn old_segments_go_on_every_member_and_a_member_that_was_away_comes_back()
     let dir = tempfile::tempdir().expect("temp dir");
     let mut plan = plan(dir.path(), 2);
     plan.min_in_sync = 1;
-    plan.broker_extra = format!(
-        "commitLogMaxSize={}\ncleanResourceInterval=100",
-        4 * SEGMENT_SIZE
-    );
+    plan.broker_extra = format!("commitLogMaxSize={KEPT}\ncleanResourceInterval=100");
     let mut cluster = Cluster::start(&plan);
     let master = cluster.in_sync(2, 0).await;
     cluster.produce(&master, "first", 1500).await;
     let end = cluster.level().await;
-    // As few segments as hold it, and the one that is written to; it may take more than one round.
-    assert!(end > 5 * SEGMENT_SIZE, "too short a log: {end}");
-    let begin = begin_above(&cluster, end - 5 * SEGMENT_SIZE - 1).await;
+    let first_begin = settled(&cluster, end).await;
+    assert!(first_begin > 0, "too short a log: {end}");
 
     let at = cluster
         .group
@@ -68,10 +68,10 @@ async fn old_segments_go_on_every_member_and_a_member_that_was_away_comes_back()
         .expect("starts");
     cluster.in_sync(2, 0).await;
     cluster.produce(&master, "second", 600).await;
-    cluster.level().await;
-    let begin = begin_above(&cluster, begin).await;
-
     let end = cluster.level().await;
+    let begin = settled(&cluster, end).await;
+    assert!(begin > first_begin, "too short a log: {end}");
+
     let unclean = cluster.group.stop(&[1 - at, at], LIMIT).expect("signals");
     assert_eq!(unclean, Vec::<String>::new(), "{}", cluster.logs());
     let stores: Vec<_> = cluster.group.brokers.iter().collect();
