@@ -208,6 +208,7 @@ impl Shared {
         self.flush.flushed.store(end, Ordering::SeqCst);
         self.flush.moved.notify_all();
         drop(progress);
+        self.wake_for_flushed();
         disk.proven = Some((end, last_record, last_store_ms));
         let due =
             disk.marked.at.elapsed() >= MARK_INTERVAL || end >= disk.marked.flushed + MARK_BYTES;

@@ -204,6 +204,7 @@ impl Shared {
         resumed.map_err(|error| self.fail_with(&mut disk, error))?;
         self.set_epochs(epochs);
         self.flush.raise(to);
+        self.wake_for_flushed();
         Ok(done)
     }
 

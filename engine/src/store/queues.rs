@@ -40,9 +40,6 @@ const FEW_FILES: usize = 64;
 /// After a refusal (a full disk) the dispatcher tries again this much later.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Time between two looks whether what is confirmed is durable by now.
-const LOOK_FOR_SYNC: Duration = Duration::from_millis(5);
-
 /// Refusals in a row after which the store fails (RocketMQ: ConsumeQueue.putMessagePositionInfoWrapper).
 const MOST_REFUSALS: u32 = 30;
 
@@ -196,10 +193,13 @@ impl Shared {
         }
     }
 
-    /// Nobody wakes the dispatcher when a sync has let messages in that were confirmed before it.
-    fn waits_for_sync(&self) -> bool {
-        let progress = self.flush.progress();
-        self.config.queues_hold_flushed_only && progress.flushed < progress.confirm
+    /// The flushed mark has grown: messages that were confirmed before may come into their queues now.
+    pub(crate) fn wake_for_flushed(&self) {
+        if self.config.queues_hold_flushed_only
+            && let Some(queues) = &self.queues
+        {
+            queues.wake();
+        }
     }
 
     /// Dispatches up to the confirm offset.
@@ -338,7 +338,7 @@ pub(super) fn dispatch_loop(shared: &Shared) {
         }
         let (error, most, again) = match done {
             Ok(Ok(())) => {
-                (failures, wait) = (0, shared.waits_for_sync().then_some(LOOK_FOR_SYNC));
+                (failures, wait) = (0, None);
                 continue;
             }
             Ok(Err(error @ Error::Io { .. })) => (error, MOST_REFUSALS, RETRY),
