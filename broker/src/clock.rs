@@ -17,5 +17,11 @@ pub fn now_since_1970_ms() -> i64 {
 /// ms since the process first asked; never goes back.
 #[must_use]
 pub fn now_ms() -> u64 {
-    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
+    ms(START.elapsed())
+}
+
+/// A span in whole ms.
+#[must_use]
+pub fn ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -30,7 +30,6 @@ use crate::replicas::Replicas;
 use crate::stop::Stop;
 use crate::topics::{Topics, TopicsError};
 pub use authority::Authority;
-pub(crate) use authority::lease_times;
 pub(crate) use decide::decision;
 pub(crate) use hand_over::hand_over;
 pub(crate) use heartbeat::has_authority;
@@ -146,7 +145,7 @@ async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
         incarnation = promises.incarnation,
         "store opened, fenced until the controllers decide"
     );
-    let poll_ms = u64::try_from(conf.metadata_period.as_millis()).unwrap_or(u64::MAX);
+    let poll_ms = crate::clock::ms(conf.metadata_period);
     let max_epoch = promises.max_epoch.unwrap_or(0);
     let replicas = Replicas::new(stored, &address.to_string(), max_epoch, poll_ms);
     let listen = conf.listen;

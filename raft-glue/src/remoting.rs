@@ -13,6 +13,7 @@ mod frame;
 mod header;
 mod headers;
 mod json;
+mod lives;
 mod server;
 
 #[cfg(test)]
@@ -37,4 +38,5 @@ pub use headers::{
     RegisterBrokerResponse, SendMessageRequest, SendMessageResponse,
 };
 pub use json::{from_json, quote_integer_keys};
+pub use lives::{lives_text, read_lives};
 pub use server::{Handler, Peer, Server, ServerConfig};

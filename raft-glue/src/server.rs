@@ -21,7 +21,7 @@ use crate::peer::RAFT_MESSAGE;
 use crate::remoting::{
     AlterSyncStateSetRequest, ApplyBrokerIdRequest, BrokerHeartbeatRequest, CleanBrokerDataRequest,
     ElectMasterRequest, GetNextBrokerIdRequest, GetReplicaInfoRequest, Handler, HeaderError, Peer,
-    RegisterBrokerRequest, RemotingCommand, SyncStateSetBody, from_json, request_code,
+    RegisterBrokerRequest, RemotingCommand, SyncStateSetBody, from_json, read_lives, request_code,
 };
 
 /// Broker sets one request may ask for (1006).
@@ -183,7 +183,10 @@ async fn alter_sync_state_set(decider: &Arc<Decider>, request: &RemotingCommand)
         master_epoch: epoch(header.master_epoch),
         sync_state_set_epoch: epoch(body.sync_state_set_epoch),
         new_set,
-        seen_in: header.incarnations.as_deref().map(read_lives),
+        seen_in: header
+            .incarnations
+            .as_deref()
+            .map(|it| read_lives(it).collect()),
         alive: decider.reports(&header.broker_name),
         broker: header.broker_name,
     });
@@ -289,16 +292,6 @@ async fn apply_broker_id(decider: &Arc<Decider>, request: &RemotingCommand) -> O
     });
     let answer = decider.propose(&command).await?;
     Ok(answers::applied(request, &answer))
-}
-
-/// Reads `id:incarnation` joined by `,`; what is not of that form is left out, so that whoever it
-/// was meant for counts as not seen.
-fn read_lives(text: &str) -> BTreeMap<u64, u64> {
-    let pair = |entry: &str| {
-        let (id, life) = entry.split_once(':')?;
-        Some((id.parse().ok()?, life.parse().ok()?))
-    };
-    text.split(',').filter_map(pair).collect()
 }
 
 fn read<H: crate::remoting::TypedHeader>(request: &RemotingCommand) -> Result<H, Refusal> {

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use epochlog_raft_glue::{Controller, ControllerConfig};
 use tracing::{error, info, warn};
@@ -69,7 +68,7 @@ fn settings(conf: &ControllerConf) -> Result<ControllerConfig, epochlog_raft_glu
         .map(|peer| format!("{}-{}", peer.id, peer.address))
         .collect();
     let mut config = ControllerConfig::new(&conf.self_id, &peers.join(";"), &conf.store_dir)?;
-    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let ms = crate::clock::ms;
     config.group.clone_from(&conf.group);
     config.listen = conf.bind_ip.and_then(|ip| listen(ip, conf.self_address()));
     config.scan_not_active_broker_interval_ms = ms(conf.scan_not_active_interval);

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use epochlog_raft_glue::lease::LeaseTimes;
+
 use super::retention::RetentionConf;
 use super::{ConfError, Reader};
+use crate::clock;
 
 /// When a record counts as flushed (RocketMQ: FlushDiskType).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,6 +211,17 @@ impl BrokerConf {
         Ok(conf)
     }
 
+    /// The lease's times, with heartbeats often enough that a lost one does no harm.
+    #[must_use]
+    pub fn lease_times(&self) -> LeaseTimes {
+        let lease_ms = clock::ms(self.lease);
+        LeaseTimes {
+            heartbeat_ms: clock::ms(self.heartbeat_interval).min(lease_ms / 4).max(1),
+            lease_ms,
+            ack_ms: clock::ms(self.lease_ack),
+        }
+    }
+
     /// Relations between keys.
     fn check(&self, keys: &Reader) -> Result<(), ConfError> {
         if self.listen.port() == self.ha_listen.port() {
@@ -224,7 +238,7 @@ impl BrokerConf {
             let allowed = "with leaseAckMills less than controllerHeartBeatTimeoutMills";
             return Err(keys.bad("leaseMills", &value, allowed));
         }
-        if let Err(error) = crate::wiring::lease_times(self).check() {
+        if let Err(error) = self.lease_times().check() {
             let value = self.lease.as_millis().to_string();
             return Err(keys.bad("leaseMills", &value, &error.to_string()));
         }

@@ -10,10 +10,8 @@
 //! memory, and a closed line elects at once): with them only AllInSync with `minInSyncReplicas` of
 //! at least 2 is safe.
 
-use std::time::Duration;
-
 use epochlog_ha::HaService;
-use epochlog_raft_glue::lease::{Asked, LeaseHolder, LeaseNews, LeaseTimes};
+use epochlog_raft_glue::lease::{Asked, LeaseHolder, LeaseNews};
 use epochlog_raft_glue::remoting::BrokerHeartbeatResponse;
 use parking_lot::Mutex;
 use tracing::{debug, info, warn};
@@ -58,7 +56,7 @@ impl Authority {
     /// None yet.
     #[must_use]
     pub fn new(conf: &BrokerConf) -> Self {
-        let times = lease_times(conf);
+        let times = conf.lease_times();
         Self {
             state: Mutex::new(State {
                 lease: LeaseHolder::new(times),
@@ -240,17 +238,6 @@ fn give(state: &mut State, ha: Option<&HaService>, asked: Asked) {
     }
 }
 
-/// The lease's times, with heartbeats often enough that a lost one does no harm.
-pub(crate) fn lease_times(conf: &BrokerConf) -> LeaseTimes {
-    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let lease_ms = ms(conf.lease);
-    LeaseTimes {
-        heartbeat_ms: ms(conf.heartbeat_interval).min(lease_ms / 4).max(1),
-        lease_ms,
-        ack_ms: ms(conf.lease_ack),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -318,6 +305,6 @@ mod tests {
                     brokerHeartbeatInterval=1000\n";
         let reader = Reader::parse(Path::new("broker.conf"), text).expect("parses");
         let conf = BrokerConf::read(reader).expect("reads");
-        assert_eq!(lease_times(&conf).heartbeat_ms, 300);
+        assert_eq!(conf.lease_times().heartbeat_ms, 300);
     }
 }

@@ -279,7 +279,7 @@ async fn start_replication(wires: &Arc<Wires>, id: u64) -> Result<(), Failure> {
 }
 
 fn ha_config(conf: &crate::conf::BrokerConf, id: u64) -> HaConfig {
-    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let ms = clock::ms;
     let mut config = HaConfig::new(id, conf.ha_listen);
     config.transfer_batch_size = u32::try_from(conf.ha_transfer_batch_len).unwrap_or(u32::MAX);
     config.heartbeat_interval_ms = ms(conf.ha_heartbeat_interval);

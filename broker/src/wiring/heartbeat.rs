@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use epochlog_ha::HaService;
 use epochlog_raft_glue::lease::LeaseNews;
-use epochlog_raft_glue::remoting::{BrokerHeartbeatRequest, BrokerHeartbeatResponse};
+use epochlog_raft_glue::remoting::{BrokerHeartbeatRequest, BrokerHeartbeatResponse, read_lives};
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tracing::debug;
 
-use super::authority::{ToSend, lease_times};
+use super::authority::ToSend;
 use super::{BrokerError, Wires};
 use crate::endpoint::signed;
 use crate::replicas::Role;
@@ -26,7 +26,7 @@ const OUT_OF_TURN: Duration = Duration::from_millis(20);
 pub(super) async fn run(wires: Arc<Wires>) -> BrokerError {
     wires.controllers.refresh_addresses().await;
     wires.registered.notified().await;
-    let times = lease_times(&wires.node.conf);
+    let times = wires.node.conf.lease_times();
     let mut beat = interval(Duration::from_millis(times.heartbeat_ms));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut resolve = interval(RESOLVE_PERIOD);
@@ -103,11 +103,7 @@ fn answered(wires: &Wires, to_send: ToSend, answer: &BrokerHeartbeatResponse) {
     let node = &wires.node;
     let granted = node.authority.answered(node.ha(), to_send.asked, answer);
     if granted && let (Some(ha), Some(lives)) = (node.ha(), &answer.incarnations) {
-        let pair = |entry: &str| {
-            let (id, life) = entry.split_once(':')?;
-            Some((id.parse().ok()?, life.parse().ok()?))
-        };
-        ha.set_lives(lives.split(',').filter_map(pair));
+        ha.set_lives(read_lives(lives));
     }
 }
 

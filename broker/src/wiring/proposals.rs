@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use epochlog_ha::{HaService, SyncStateSet};
 use epochlog_raft_glue::client::ControllerError;
-use epochlog_raft_glue::remoting::{AlterSyncStateSetRequest, SyncStateSetBody, response_code};
+use epochlog_raft_glue::remoting::{
+    AlterSyncStateSetRequest, SyncStateSetBody, lives_text, response_code,
+};
 use tokio::time::{Duration, MissedTickBehavior, interval};
 use tracing::{info, warn};
 
@@ -61,14 +63,8 @@ async fn propose(
         master_broker_id: signed(id),
         master_epoch: i32::try_from(epoch).unwrap_or(i32::MAX),
         invoke_time: Some(clock::now_since_1970_ms()),
-        incarnations: wires.node.authority.is_ours().then(|| {
-            let lives = ha.seen_lives(&proposal);
-            let lives: Vec<String> = lives
-                .iter()
-                .map(|(id, life)| format!("{id}:{life}"))
-                .collect();
-            lives.join(",")
-        }),
+        incarnations: (wires.node.authority.is_ours())
+            .then(|| lives_text(ha.seen_lives(&proposal))),
     };
     let body = SyncStateSetBody {
         sync_state_set: proposal.members.iter().map(|id| signed(*id)).collect(),

@@ -9,7 +9,7 @@ use crate::remoting::{
     AlterSyncStateSetResponse, ApplyBrokerIdResponse, BrokerHeartbeatResponse, BrokerMemberGroup,
     BrokerReplicaInfo, BrokerReplicasInfo, ElectMasterBody, ElectMasterResponse,
     GetMetadataResponse, GetNextBrokerIdRequest, GetNextBrokerIdResponse, GetReplicaInfoResponse,
-    InSyncReplica, RegisterBrokerResponse, RemotingCommand, SyncStateSetBody,
+    InSyncReplica, RegisterBrokerResponse, RemotingCommand, SyncStateSetBody, lives_text,
 };
 
 /// The code and the remark, without more.
@@ -28,15 +28,11 @@ pub(super) fn lease(
     lease_mills: Option<i64>,
     lives: &[(u64, u64)],
 ) -> BrokerHeartbeatResponse {
-    let lives: Vec<String> = lives
-        .iter()
-        .map(|(id, life)| format!("{id}:{life}"))
-        .collect();
     BrokerHeartbeatResponse {
         lease_mills,
         lease_epoch: Some(signed(ask.epoch)),
         lease_why: None,
-        incarnations: Some(lives.join(",")).filter(|text| !text.is_empty()),
+        incarnations: Some(lives_text(lives.iter().copied())).filter(|text| !text.is_empty()),
     }
 }
 

@@ -261,7 +261,7 @@ impl Flow {
         let after_kill = self.killed.as_ref().zip(tally.first_after_failover);
         let failover_ms = after_kill.map(|(killed, first)| {
             let span = first.saturating_duration_since(killed.at);
-            u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+            crate::clock::ms(span)
         });
         let counts = Counts {
             acked: tally.acked.len(),
