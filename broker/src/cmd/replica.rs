@@ -121,7 +121,8 @@ pub fn run(args: &Args) -> Result<ExitCode, ReplicaError> {
     };
     let master = resolve(&args.master)?;
     let mut config = StoreConfig::new(&args.dir);
-    config.segment_size = segment_size(args).map_err(io("the segments of the copy"))?;
+    config.segment_size = args.segment_size;
+    config.adopt_segment_size = true;
     let store = Arc::new(Store::open(config)?);
     let runtime = runtime().map_err(io("threads"))?;
     let ended = runtime.block_on(async {
@@ -253,24 +254,4 @@ fn resolve(text: &str) -> Result<SocketAddr, ReplicaError> {
     found
         .next()
         .ok_or_else(|| refuse("the name has no address".to_owned()))
-}
-
-/// The length of the segments that are there, or what was asked for.
-fn segment_size(args: &Args) -> std::io::Result<u64> {
-    let entries = match std::fs::read_dir(args.dir.join("commitlog")) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(args.segment_size);
-        }
-        Err(error) => return Err(error),
-    };
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let is_segment = name.len() == 20 && name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-        if is_segment {
-            return Ok(entry.metadata()?.len());
-        }
-    }
-    Ok(args.segment_size)
 }
