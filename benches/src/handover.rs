@@ -104,14 +104,8 @@ fn ask(
     let send = send.build().user_data(REQUEST);
     queue(&mut ring, &[&read, &receive])?;
     loop {
-        ring.submit_and_wait(1)?;
-        let done: Vec<_> = ring
-            .completion()
-            .map(|entry| (entry.user_data(), entry.result()))
-            .collect();
-        for (what, result) in done {
+        for what in done(&mut ring)? {
             match what {
-                _ if result <= 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 WAKE => queue(&mut ring, &[&send, &read])?,
                 ANSWER => {
                     tell.send(()).map_err(io::Error::other)?;
@@ -133,19 +127,22 @@ fn answer(socket: &TcpStream, request_len: usize, answer_len: usize) -> io::Resu
     let send = send.build().user_data(ANSWER);
     queue(&mut ring, &[&receive])?;
     loop {
-        ring.submit_and_wait(1)?;
-        let done: Vec<_> = ring
-            .completion()
-            .map(|entry| (entry.user_data(), entry.result()))
-            .collect();
-        for (what, result) in done {
-            match what {
-                _ if result <= 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                REQUEST => queue(&mut ring, &[&send, &receive])?,
-                _ => (),
+        for what in done(&mut ring)? {
+            if what == REQUEST {
+                queue(&mut ring, &[&send, &receive])?;
             }
         }
     }
+}
+
+/// Waits for operations to end; what they were, if none failed.
+fn done(ring: &mut IoUring) -> io::Result<Vec<u64>> {
+    ring.submit_and_wait(1)?;
+    let ended = ring.completion().map(|entry| match entry.result() {
+        1.. => Ok(entry.user_data()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    });
+    ended.collect()
 }
 
 fn queue(ring: &mut IoUring, entries: &[&squeue::Entry]) -> io::Result<()> {

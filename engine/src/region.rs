@@ -394,7 +394,8 @@ impl<B: Backing> Writer<B> {
     /// [`FETCH_AHEAD`], so that the next stores to them do not wait for memory. Changes nothing.
     #[inline]
     pub(crate) fn fetch_ahead(&self, from: usize, len: usize) {
-        let first = self.tail().as_ptr().wrapping_add(from);
+        let tail = self.region.backing.as_mut_ptr().cast_const();
+        let first = tail.wrapping_add(self.published() + from);
         let lines = len.min(FETCH_AHEAD).div_ceil(CACHE_LINE);
         for line in 0..lines {
             fetch(first.wrapping_add(line * CACHE_LINE));

@@ -44,19 +44,7 @@ impl Node {
 
 fn message(body: &[u8]) -> Message<'_> {
     let host = SocketAddr::from((Ipv4Addr::LOCALHOST, 10911));
-    Message {
-        topic: "footprint",
-        queue_id: 0,
-        flag: 0,
-        sys_flag: 0,
-        born_timestamp_ms: 1,
-        born_host: host,
-        store_host: host,
-        reconsume_times: 0,
-        prepared_transaction_offset: 0,
-        body,
-        properties: b"",
-    }
+    Message::new("footprint", body, host, 1)
 }
 
 /// Time this process has had on a core.

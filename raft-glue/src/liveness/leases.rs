@@ -211,8 +211,7 @@ impl Liveness {
             electing.open = electing.open.saturating_sub(1);
             electing.unsettled += u32::from(!settled);
         }
-        self.electing
-            .retain(|_, electing| *electing != Electing::default());
+        self.forget_ended();
     }
 
     /// Sets with elections without an outcome, and how many.
@@ -229,8 +228,7 @@ impl Liveness {
         if let Some(electing) = self.electing.get_mut(broker) {
             electing.unsettled = electing.unsettled.saturating_sub(count);
         }
-        self.electing
-            .retain(|_, electing| *electing != Electing::default());
+        self.forget_ended();
     }
 
     /// A leader of a new term that has applied an entry of its own knows the fate of all before.
@@ -238,6 +236,10 @@ impl Liveness {
         for electing in self.electing.values_mut() {
             electing.unsettled = 0;
         }
+        self.forget_ended();
+    }
+
+    fn forget_ended(&mut self) {
         self.electing
             .retain(|_, electing| *electing != Electing::default());
     }

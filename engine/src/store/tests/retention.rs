@@ -11,7 +11,7 @@ use super::{
 use crate::error::Error;
 use crate::position::Offset;
 use crate::retention::{DiskUse, RetentionPolicy, RetentionTick};
-use crate::steps::StopBefore;
+use crate::steps::{Hook, StopBefore};
 use crate::store::Store;
 
 fn retain(store: &Store) -> Result<Offset, Error> {
@@ -81,15 +81,21 @@ fn retention_stopped_anywhere_leaves_a_log_without_a_gap() {
     assert_eq!(steps, 4);
 }
 
+/// The store in `path`, settled, and what stops it before a step.
+fn stoppable(path: &Path) -> (Store, Hook) {
+    let hook = StopBefore::never();
+    let mut config = config(path);
+    config.stop_before = Some(hook.clone());
+    let store = Store::open(config).unwrap();
+    settle(&store);
+    (store, hook)
+}
+
 #[test]
 fn c33_a_file_that_could_not_be_removed_is_tried_again_before_any_other() {
     let dir = in_memory();
     template(dir.path());
-    let hook = StopBefore::never();
-    let mut config = config(dir.path());
-    config.stop_before = Some(hook.clone());
-    let store = Store::open(config).unwrap();
-    settle(&store);
+    let (store, hook) = stoppable(dir.path());
     let held = store.slice(0, 1000).unwrap();
     let bytes = held.to_vec();
     hook.after(1);
@@ -114,11 +120,7 @@ fn c33_a_file_that_could_not_be_removed_is_tried_again_before_any_other() {
 fn a_log_that_begins_elsewhere_takes_along_what_retention_left() {
     let dir = in_memory();
     template(dir.path());
-    let hook = StopBefore::never();
-    let mut config = config(dir.path());
-    config.stop_before = Some(hook.clone());
-    let store = Store::open(config).unwrap();
-    settle(&store);
+    let (store, hook) = stoppable(dir.path());
     hook.after(1);
     assert!(matches!(retain(&store), Err(Error::Stopped { .. })));
     hook.after(usize::MAX);
