@@ -125,8 +125,6 @@ pub struct BrokerConf {
 
 const ADDRESSES: &str = "IP addresses, with commas between";
 const IDS: &str = "broker ids, with commas between";
-const MINUTE_MS: u64 = 60_000;
-const HOUR_MS: u64 = 60 * MINUTE_MS;
 
 impl BrokerConf {
     /// Reads `broker.conf`.
@@ -186,17 +184,17 @@ impl BrokerConf {
             ha_allowed_broker_ids: list(&mut keys, "haAllowedBrokerIds", IDS)?,
             ha_auto_resync: keys.flag("haAutoResync", false)?,
             ha_transfer_batch_len: len(&mut keys, "haTransferBatchSize", 32768, 64, 4_194_268)?,
-            ha_heartbeat_interval: ms(&mut keys, "haSendHeartbeatInterval", 5000)?,
-            ha_housekeeping_interval: ms(&mut keys, "haHousekeepingInterval", 20000)?,
-            ha_max_time_slave_not_catchup: ms(&mut keys, "haMaxTimeSlaveNotCatchup", 15000)?,
-            slave_timeout: ms(&mut keys, "slaveTimeout", 3000)?,
-            sync_flush_timeout: ms(&mut keys, "syncFlushTimeout", 5000)?,
-            heartbeat_interval: ms(&mut keys, "brokerHeartbeatInterval", 250)?,
-            lease: ms(&mut keys, "leaseMills", 1200)?,
-            lease_ack: ms(&mut keys, "leaseAckMills", 100)?,
-            heartbeat_timeout: ms(&mut keys, "controllerHeartBeatTimeoutMills", 10000)?,
-            metadata_period: ms(&mut keys, "syncBrokerMetadataPeriod", 5000)?,
-            sync_state_set_period: ms(&mut keys, "checkSyncStateSetPeriod", 5000)?,
+            ha_heartbeat_interval: keys.ms("haSendHeartbeatInterval", 5000)?,
+            ha_housekeeping_interval: keys.ms("haHousekeepingInterval", 20000)?,
+            ha_max_time_slave_not_catchup: keys.ms("haMaxTimeSlaveNotCatchup", 15000)?,
+            slave_timeout: keys.ms("slaveTimeout", 3000)?,
+            sync_flush_timeout: keys.ms("syncFlushTimeout", 5000)?,
+            heartbeat_interval: keys.ms("brokerHeartbeatInterval", 250)?,
+            lease: keys.ms("leaseMills", 1200)?,
+            lease_ack: keys.ms("leaseAckMills", 100)?,
+            heartbeat_timeout: keys.ms("controllerHeartBeatTimeoutMills", 10000)?,
+            metadata_period: keys.ms("syncBrokerMetadataPeriod", 5000)?,
+            sync_state_set_period: keys.ms("checkSyncStateSetPeriod", 5000)?,
             election_priority: priority(&mut keys)?,
             auto_create_topic: keys.flag("autoCreateTopicEnable", true)?,
             default_topic_queue_nums: queue_nums(&mut keys)?,
@@ -339,19 +337,6 @@ fn len(
 fn count(keys: &mut Reader, key: &'static str, default: u64) -> Result<u32, ConfError> {
     let value = keys.number(key, default, 1, 128)?;
     Ok(u32::try_from(value).unwrap_or(u32::MAX))
-}
-
-pub(super) fn ms(
-    keys: &mut Reader,
-    key: &'static str,
-    default: u64,
-) -> Result<Duration, ConfError> {
-    Ok(Duration::from_millis(keys.number(
-        key,
-        default,
-        10,
-        24 * HOUR_MS,
-    )?))
 }
 
 fn priority(keys: &mut Reader) -> Result<i32, ConfError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use epochlog_raft_glue::DEFAULT_GROUP;
 
-use super::broker::{home, ms};
+use super::broker::home;
 use super::{ConfError, Reader};
 
 /// One entry of `controllerDLegerPeers`.
@@ -94,12 +94,12 @@ impl ControllerConf {
             store_dir: PathBuf::from(
                 keys.text_or("controllerStorePath", home("DLedgerController")),
             ),
-            scan_not_active_interval: ms(&mut keys, "scanNotActiveBrokerInterval", 500)?,
-            scan_inactive_master_interval: ms(&mut keys, "scanInactiveMasterInterval", 500)?,
-            lease_wait: ms(&mut keys, "leaseWaitMills", 1500)?,
+            scan_not_active_interval: keys.ms("scanNotActiveBrokerInterval", 500)?,
+            scan_inactive_master_interval: keys.ms("scanInactiveMasterInterval", 500)?,
+            lease_wait: keys.ms("leaseWaitMills", 1500)?,
             election_timeout: (
-                ms(&mut keys, "electionTimeoutMinMills", 300)?,
-                ms(&mut keys, "electionTimeoutMaxMills", 600)?,
+                keys.ms("electionTimeoutMinMills", 300)?,
+                keys.ms("electionTimeoutMaxMills", 600)?,
             ),
             elect_unclean_master: keys.flag("enableElectUncleanMaster", false)?,
             notify_role_changed: keys.flag("notifyBrokerRoleChanged", true)?,

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::ConfError;
 use super::properties::parse_properties;
+
+const DAY_MS: u64 = 24 * 3_600_000;
 
 /// Longest configuration file.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
@@ -134,6 +137,15 @@ impl Reader {
         let allowed = format!("a whole number from {min} to {max}");
         let within = |text: &str| text.parse().ok().filter(|n| (min..=max).contains(n));
         self.parsed(key, default, &allowed, within)
+    }
+
+    /// A span in ms, from 10 ms to a day.
+    ///
+    /// # Errors
+    /// As [`Self::number`].
+    pub fn ms(&mut self, key: &'static str, default: u64) -> Result<Duration, ConfError> {
+        let ms = self.number(key, default, 10, DAY_MS)?;
+        Ok(Duration::from_millis(ms))
     }
 
     /// `true` or `false`, in any case.

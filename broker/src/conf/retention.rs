@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use epochlog_engine::RetentionPolicy;
 
-use super::broker::ms;
 use super::{ConfError, Reader};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -38,7 +37,7 @@ impl RetentionConf {
         Ok(Self {
             policy,
             delete_when: delete_when(keys)?,
-            clean_resource_interval: ms(keys, "cleanResourceInterval", 10_000)?,
+            clean_resource_interval: keys.ms("cleanResourceInterval", 10_000)?,
         })
     }
 }
