@@ -32,7 +32,7 @@ pub use master::{
 };
 pub use service::{
     AckRequest, ClientInfo, ConnectionInfo, HaConfig, HaMetrics, HaRuntimeInfo, HaService,
-    JoinInfo, Outcome, Refused, RoleInfo, RoleOutcome,
+    JoinInfo, Outcome, PendingWrite, Refused, RoleInfo, RoleOutcome,
 };
 pub use slave::{
     Joined, Lookback, SlaveAction, SlaveClose, SlaveConnection, SlaveConnectionConfig,

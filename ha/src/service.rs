@@ -11,6 +11,7 @@
 //! over; only then is another master followed.
 
 mod clock;
+mod completion;
 mod config;
 mod fanout;
 mod flusher;
@@ -18,13 +19,16 @@ mod follower;
 mod mailbox;
 mod metrics;
 mod outcome;
+mod pending;
 mod roles;
 mod runtime_info;
 mod term;
+mod write;
 
 pub use config::HaConfig;
 pub use metrics::HaMetrics;
 pub use outcome::{AckRequest, Outcome, Refused};
+pub use pending::PendingWrite;
 pub use roles::RoleOutcome;
 pub use runtime_info::{ClientInfo, ConnectionInfo, HaRuntimeInfo, JoinInfo, RoleInfo};
 
@@ -34,7 +38,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use epochlog_engine::{Appended, Message, Store};
+use epochlog_engine::Store;
 use parking_lot::Mutex;
 
 use crate::acks::UnknownReason;
@@ -47,7 +51,8 @@ use flusher::Flusher;
 use follower::{Follower, SlaveTransport};
 use mailbox::Mailbox;
 use metrics::Metrics;
-use term::{Placed, Terms, Token};
+use pending::Slots;
+use term::Terms;
 
 /// A loop looks at its clock at least so often.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -61,6 +66,7 @@ struct Core {
     store: Arc<Store>,
     config: HaConfig,
     terms: Terms,
+    writes: Arc<Slots>,
     fanout: Mailbox<fanout::Order>,
     follower: Mailbox<follower::Order>,
     flusher: Flusher,
@@ -109,6 +115,7 @@ impl HaService {
             .map_err(|source| Error::Listen { addr, source })?;
         let core = Arc::new(Core {
             terms: Terms::new(config.min_in_sync_replicas, config.max_waiting_writes),
+            writes: Arc::default(),
             fanout: Mailbox::new(MASTER_THREAD, fanout.waker()),
             follower: Mailbox::new(SLAVE_THREAD, follower.waker()),
             flusher: Flusher::default(),
@@ -235,83 +242,6 @@ impl HaService {
     pub fn wants_lives(&self) -> bool {
         let wants = self.core.terms.with(|term| term.sync.wants_lives(now_ms()));
         wants.unwrap_or(false)
-    }
-
-    /// Writes one message as master. `on_done` is told how it ended, exactly once, on this thread
-    /// or on one of the service's: it must be short and change no role.
-    pub fn append(
-        &self,
-        message: &Message<'_>,
-        ack: AckRequest,
-        on_done: impl FnOnce(Outcome) + Send + 'static,
-    ) {
-        self.write(ack, on_done, |store| {
-            let appended = store.append(message)?;
-            Ok((appended, appended.end))
-        });
-    }
-
-    /// Writes all of `messages` as one unit: consecutive records, published together. Otherwise as
-    /// [`HaService::append`].
-    pub fn append_batch(
-        &self,
-        messages: &[Message<'_>],
-        ack: AckRequest,
-        on_done: impl FnOnce(Outcome<Vec<Appended>>) + Send + 'static,
-    ) {
-        self.write(ack, on_done, |store| {
-            let appended = store.append_batch(messages)?;
-            let end = appended.last().map_or(0, |last| last.end);
-            Ok((appended, end))
-        });
-    }
-
-    /// As [`HaService::append`], waiting for the end.
-    pub fn append_and_wait(&self, message: &Message<'_>, ack: AckRequest) -> Outcome {
-        let (tell, told) = crossbeam::channel::bounded(1);
-        self.append(message, ack, move |outcome| {
-            // The receiver waits below.
-            let _ = tell.send(outcome);
-        });
-        told.recv().unwrap_or(Outcome::Refused(Refused::NotMaster))
-    }
-
-    fn write<A: Send + 'static>(
-        &self,
-        ack: AckRequest,
-        on_done: impl FnOnce(Outcome<A>) + Send + 'static,
-        append: impl FnOnce(&Store) -> Result<(A, u64), epochlog_engine::Error>,
-    ) {
-        let core = &*self.core;
-        let reign = match core.terms.may_write(now_ms()) {
-            Ok(reign) => reign,
-            Err(refused) => return on_done(Outcome::Refused(refused)),
-        };
-        let (appended, end) = match append(&core.store) {
-            Ok(done) => done,
-            Err(error) => {
-                core.terms.not_written(reign);
-                if matches!(error, epochlog_engine::Error::Failed { .. }) {
-                    core.log_failed();
-                }
-                return on_done(Outcome::Refused(Refused::Store(error)));
-            }
-        };
-        let token: Token = Box::new(move |ended| on_done(Outcome::of(appended, ended)));
-        let (placed, over) = core
-            .terms
-            .place(reign, end, ack, now_ms(), &core.store, token);
-        if let Placed::Waits { flush, wake } = placed {
-            if flush {
-                core.flusher.request();
-            }
-            if wake {
-                core.fanout.wake();
-            }
-        }
-        if let Some((token, ended)) = over {
-            token(ended);
-        }
     }
 
     /// The set to ask the controller for, with the epoch of the committed set it is made from

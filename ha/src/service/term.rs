@@ -8,12 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use epochlog_engine::{Epoch, Offset, Store};
 use parking_lot::Mutex;
 
+use super::completion::{Pool, Token, complete};
 use super::outcome::{AckRequest, Refused};
 use crate::acks::{AckPolicy, Durability, Ended, UnknownReason, Waiter, Waiters};
 use crate::sync_state::SyncState;
-
-/// What completes a write that waits.
-pub(super) type Token = Box<dyn FnOnce(Ended) + Send>;
 
 pub(super) struct Term {
     pub(super) epoch: Epoch,
@@ -40,9 +38,17 @@ impl Term {
     }
 }
 
+/// What the lock holds.
+#[derive(Default)]
+struct Guarded {
+    term: Option<Term>,
+    /// Outlives the terms.
+    pool: Pool,
+}
+
 /// The term, if there is one, and what may be done in it.
 pub(super) struct Terms {
-    term: Mutex<Option<Term>>,
+    guarded: Mutex<Guarded>,
     reigns: AtomicU64,
     /// Whether there is a term; read without the lock at every growth of the log.
     serves: AtomicBool,
@@ -71,7 +77,7 @@ pub(super) enum Placed {
 impl Terms {
     pub(super) fn new(min_in_sync: usize, max_waiting: usize) -> Self {
         Self {
-            term: Mutex::new(None),
+            guarded: Mutex::default(),
             reigns: AtomicU64::new(0),
             serves: AtomicBool::new(false),
             min_in_sync,
@@ -98,7 +104,7 @@ impl Terms {
 
     /// Works on the term, if there is one.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Term) -> R) -> Option<R> {
-        self.term.lock().as_mut().map(work)
+        self.guarded.lock().term.as_mut().map(work)
     }
 
     /// The epoch being served.
@@ -108,7 +114,7 @@ impl Terms {
 
     /// Begins a term; the role is durable. An older one goes on in it, with its waiting writes.
     pub(super) fn begin(&self, mut term: Term) {
-        let mut slot = self.term.lock();
+        let slot = &mut self.guarded.lock().term;
         match slot.take() {
             Some(older) => {
                 term.waiters = older.waiters;
@@ -128,25 +134,25 @@ impl Terms {
 
     /// Ends the term; its writes end as unknown. Returns how many.
     pub(super) fn end(&self, reason: UnknownReason) -> usize {
-        let mut slot = self.term.lock();
+        let mut guard = self.guarded.lock();
         self.serves.store(false, Ordering::SeqCst);
-        let Some(mut term) = slot.take() else {
+        let Some(mut term) = guard.term.take() else {
             return 0;
         };
-        drop(slot);
-        let mut tokens = Vec::with_capacity(term.waiters.len());
-        term.waiters.end_all(|token| tokens.push(token));
-        let count = tokens.len();
-        for token in tokens {
-            token(Ended::Unknown(reason));
-        }
+        let mut ends = guard.pool.list();
+        drop(guard);
+        let waiters = &mut term.waiters;
+        waiters.end_all(|token| ends.push((token, Ended::Unknown(reason))));
+        complete(&mut ends);
+        let count = ends.len();
+        self.guarded.lock().pool.give_back(ends);
         count
     }
 
     /// Whether a write may be made now. Returns the reign it belongs to.
     pub(super) fn may_write(&self, now_ms: u64) -> Result<u64, Refused> {
-        let mut guard = self.term.lock();
-        let Some(term) = guard.as_mut() else {
+        let mut guard = self.guarded.lock();
+        let Some(term) = guard.term.as_mut() else {
             return Err(Refused::NotMaster);
         };
         if term.paused {
@@ -198,21 +204,21 @@ impl Terms {
         .unwrap_or(false)
     }
 
-    /// A write up to `end` was allowed in `reign` and is made: it is complete, or it waits from now
-    /// on. If another reign has begun meanwhile, nothing is known of it.
-    pub(super) fn place(
+    /// A write up to `end` was allowed in `reign` and is made: it is complete, and `done` is given
+    /// back, or it waits from now on. If another reign has begun meanwhile, nothing is known of it.
+    pub(super) fn place<F: FnOnce(Ended) + Send + 'static>(
         &self,
         reign: u64,
         end: Offset,
         ack: AckRequest,
         now_ms: u64,
         store: &Store,
-        token: Token,
-    ) -> (Placed, Option<(Token, Ended)>) {
-        let mut guard = self.term.lock();
-        let Some(term) = guard.as_mut().filter(|term| term.reign == reign) else {
+        done: F,
+    ) -> (Placed, Option<(F, Ended)>) {
+        let Guarded { term, pool } = &mut *self.guarded.lock();
+        let Some(term) = term.as_mut().filter(|term| term.reign == reign) else {
             let ended = Ended::Unknown(UnknownReason::RoleChanged);
-            return (Placed::Complete, Some((token, ended)));
+            return (Placed::Complete, Some((done, ended)));
         };
         term.writing = term.writing.saturating_sub(1);
         raise_confirm(store, term, self.has_authority(now_ms));
@@ -221,7 +227,7 @@ impl Terms {
             && self.may_ack(term, now_ms)
             && term.sync.acked_in(ack.policy, ack.durability) >= end
         {
-            (Placed::Complete, Some((token, Ended::Acked)))
+            (Placed::Complete, Some((done, Ended::Acked)))
         } else {
             let timeout_ms = u64::try_from(ack.timeout.as_millis()).unwrap_or(u64::MAX);
             let deadline_ms = now_ms.saturating_add(timeout_ms);
@@ -233,7 +239,7 @@ impl Terms {
                 policy,
                 durability,
                 deadline_ms,
-                token,
+                token: pool.token(done),
             });
             let wake = deadline_ms < self.planned_look_ms.load(Ordering::SeqCst);
             (
@@ -253,28 +259,32 @@ impl Terms {
     /// Completes what is complete, gives up what is overdue, raises the confirm offset. Any thread
     /// may call it; returns when the next deadline is.
     pub(super) fn settle(&self, store: &Store, now_ms: u64) -> u64 {
-        let mut done: Vec<(Token, Ended)> = Vec::new();
-        let mut guard = self.term.lock();
-        let Some(term) = guard.as_mut() else {
+        let mut guard = self.guarded.lock();
+        let Guarded { term, pool } = &mut *guard;
+        let Some(term) = term.as_mut() else {
             return u64::MAX;
         };
+        let mut ends = pool.list();
         raise_confirm(store, term, self.has_authority(now_ms));
         let may_ack = self.may_ack(term, now_ms);
         let Term { sync, waiters, .. } = term;
         let acked_by = |policy: AckPolicy, durability| sync.acked_in(policy, durability);
         if may_ack {
             waiters.release(acked_by, store.flushed_offset(), |token| {
-                done.push((token, Ended::Acked));
+                ends.push((token, Ended::Acked));
             });
         }
         waiters.expire(now_ms, acked_by, |token, reason| {
-            done.push((token, Ended::Unknown(reason)));
+            ends.push((token, Ended::Unknown(reason)));
         });
         let next = waiters.next_deadline_ms();
-        drop(guard);
-        for (token, ended) in done {
-            token(ended);
+        if ends.is_empty() {
+            pool.give_back(ends);
+            return next;
         }
+        drop(guard);
+        complete(&mut ends);
+        self.guarded.lock().pool.give_back(ends);
         next
     }
 
@@ -282,8 +292,9 @@ impl Terms {
     /// the next deadline, whichever is earlier; returns that.
     pub(super) fn settle_and_plan(&self, store: &Store, now_ms: u64, look_ms: u64) -> u64 {
         self.settle(store, now_ms);
-        let guard = self.term.lock();
+        let guard = self.guarded.lock();
         let next = guard
+            .term
             .as_ref()
             .map_or(u64::MAX, |term| term.waiters.next_deadline_ms());
         let planned = next.min(look_ms);

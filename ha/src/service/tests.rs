@@ -3,7 +3,7 @@
 use std::io;
 use std::task::Waker;
 
-use epochlog_engine::StoreConfig;
+use epochlog_engine::{Message, StoreConfig};
 
 use super::*;
 use crate::acks::AckPolicy;

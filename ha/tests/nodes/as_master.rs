@@ -7,7 +7,7 @@ use epochlog_ha::{
     TransportKind, UnknownReason,
 };
 
-use crate::bed::{Node, acked, assert_equal, wait_until};
+use crate::bed::{Node, acked, assert_equal, message, wait_until};
 use crate::fakes::FakeSlave;
 
 const KIND: TransportKind = TransportKind::Auto;
@@ -271,7 +271,7 @@ fn writes_are_refused_below_min_in_sync_and_without_a_role() {
     assert!(a.ha.set_sync_state_set(SyncStateSet::new([1, 2], 2)));
     let (tell, told) = std::sync::mpsc::channel();
     let ack = AckRequest::new(AckPolicy::AllInSync, Duration::from_millis(300));
-    a.ha.append(&crate::bed::message(b"waits"), ack, move |outcome| {
+    a.ha.append(&message(b"waits"), ack, move |outcome| {
         tell.send(outcome).unwrap()
     });
     assert!(a.ha.set_sync_state_set(SyncStateSet::new([1], 3)));
@@ -303,7 +303,7 @@ fn a04_without_authority_nothing_is_written_or_acknowledged() {
     a.ha.set_authority(Some(HaService::now_ms() + 60_000));
     let (tell, told) = std::sync::mpsc::channel();
     let ack = AckRequest::new(AckPolicy::AllInSync, Duration::from_secs(20));
-    a.ha.append(&crate::bed::message(b"held"), ack, move |outcome| {
+    a.ha.append(&message(b"held"), ack, move |outcome| {
         tell.send(outcome).unwrap()
     });
     a.ha.set_authority(Some(HaService::now_ms()));
@@ -362,7 +362,7 @@ fn a_batch_is_acknowledged_as_one() {
     a.lead(1, &[1, 2]);
     b.follow(1, &a);
     let bodies = [b"one".as_slice(), b"two", b"three"];
-    let messages = bodies.map(crate::bed::message);
+    let messages = bodies.map(message);
     let (tell, told) = std::sync::mpsc::channel();
     let ack = AckRequest::new(AckPolicy::AllInSync, Duration::from_secs(10));
     a.ha.append_batch(&messages, ack, move |outcome| tell.send(outcome).unwrap());
@@ -374,5 +374,48 @@ fn a_batch_is_acknowledged_as_one() {
     assert_eq!(
         b.store.record(appended[1].offset).unwrap().record().body(),
         b"two"
+    );
+}
+
+#[test]
+fn a_write_nobody_waits_for_any_more_is_replicated_and_ends_no_other() {
+    let a = Node::new(1, KIND);
+    a.lead(1, &[1, 2]);
+    let ack = AckRequest::new(AckPolicy::AllInSync, Duration::from_secs(20));
+    let cancelled = a.ha.submit(&message(b"cancelled"), ack);
+    drop(cancelled);
+    // Whatever room the first left is this one's now.
+    let kept = a.ha.submit(&message(b"kept"), ack);
+    let both = a.ha.submit_batch(&[message(b"x"), message(b"y")], ack);
+    let at_once = a.ha.submit(&message(b"local"), soon(AckPolicy::Local));
+    acked(at_once.wait());
+    let mut slave = FakeSlave::joined(a.ha.listen_addr(), 2);
+    slave.report(0);
+    let end = a.store.end_offset();
+    slave.read_to(end);
+    let records: Vec<_> = a.store.records(0..end).map(|view| view.unwrap()).collect();
+    assert_eq!(records.len(), 5, "a cancelled write stays in the log");
+    let ends: Vec<_> = records
+        .iter()
+        .map(|view| view.record().physical_offset() + view.record().total_size() as u64)
+        .collect();
+    // The end of the cancelled write is acked, and of no other.
+    slave.report(ends[0]);
+    let waits = std::thread::spawn(move || kept.wait());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waits.is_finished(), "ended by the ack of another write");
+    slave.report(ends[3]);
+    assert_eq!(acked(waits.join().unwrap()).end, ends[1]);
+    let Outcome::Acked(both) = both.wait() else {
+        panic!("the batch is acked")
+    };
+    assert_eq!(both.last().unwrap().end, ends[3]);
+    let refused = Node::new(3, KIND)
+        .ha
+        .submit(&message(b"fenced"), ack)
+        .wait();
+    assert!(
+        matches!(refused, Outcome::Refused(Refused::NotMaster)),
+        "{refused:?}"
     );
 }
