@@ -16,6 +16,8 @@ mod extension;
 mod fakes;
 #[path = "nodes/link.rs"]
 mod link;
+#[path = "nodes/reports.rs"]
+mod reports;
 #[path = "nodes/resync.rs"]
 mod resync;
 #[path = "nodes/stories.rs"]
@@ -24,26 +26,28 @@ mod stories;
 use epochlog_ha::TransportKind;
 
 macro_rules! told_for_each_transport {
-    ($($story:ident),* $(,)?) => {
+    ($($from:ident::$story:ident),* $(,)?) => {
         mod over_the_ring {
-            $(#[test] fn $story() { super::stories::$story(super::TransportKind::Uring); })*
+            $(#[test] fn $story() { super::$from::$story(super::TransportKind::Uring); })*
         }
         mod over_tokio_uring {
-            $(#[test] fn $story() { super::stories::$story(super::TransportKind::TokioUring); })*
+            $(#[test] fn $story() { super::$from::$story(super::TransportKind::TokioUring); })*
         }
         mod over_plain_sockets {
-            $(#[test] fn $story() { super::stories::$story(super::TransportKind::Std); })*
+            $(#[test] fn $story() { super::$from::$story(super::TransportKind::Std); })*
         }
     };
 }
 
 told_for_each_transport!(
-    slaves_get_every_byte_and_every_epoch,
-    a_link_cut_again_and_again_loses_no_ack,
-    divergent_tails_are_cut_after_a_fail_over,
-    a08_elections_without_writes_leave_equal_lists,
-    a09_a_master_again_in_a_newer_epoch_keeps_its_slaves,
-    a_killed_slave_comes_back_and_catches_up,
-    a_killed_master_serves_its_epoch_again_or_follows,
-    writes_that_wait_end_as_unknown_when_the_role_ends,
+    stories::slaves_get_every_byte_and_every_epoch,
+    stories::a_link_cut_again_and_again_loses_no_ack,
+    stories::divergent_tails_are_cut_after_a_fail_over,
+    stories::a08_elections_without_writes_leave_equal_lists,
+    stories::a09_a_master_again_in_a_newer_epoch_keeps_its_slaves,
+    stories::a_killed_slave_comes_back_and_catches_up,
+    stories::a_killed_master_serves_its_epoch_again_or_follows,
+    stories::writes_that_wait_end_as_unknown_when_the_role_ends,
+    reports::a_report_does_not_wait_for_a_body_that_does_not_come,
+    reports::reports_of_a_stream_come_while_it_goes_on,
 );

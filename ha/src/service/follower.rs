@@ -8,6 +8,7 @@
 
 mod following;
 mod join;
+mod reports;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::clock::{now_ms, until};
 use super::runtime_info::ClientInfo;
 use super::{Core, LONGEST_WAIT, SLAVE_THREAD};
 use crate::transport::{Close, Event, Transport, TransportStats, Window};
-use following::{Following, REPORT_WAIT};
+use following::Following;
 
 impl Window for ReceiveWindow {
     fn room(&mut self) -> &mut [u8] {
@@ -102,21 +103,14 @@ impl Follower {
         }
     }
 
-    /// Sends the report that waits, or holds it for the frame that is coming in: `silent` says that
-    /// nothing came of that since. Returns how long the loop may sleep.
+    /// Sends the report that waits, or holds it for more that is coming in: `silent` says that
+    /// nothing came since the last look. Returns how long the loop may sleep.
     fn reports(&mut self, silent: bool) -> Duration {
         let (None, Some(following)) = (&self.stopping, &mut self.following) else {
             return LONGEST_WAIT;
         };
-        if self.transport.is_ready() {
-            // More has come, which the same report can cover.
-            return LONGEST_WAIT;
-        }
-        if following.may_hold_report() && !silent {
-            return REPORT_WAIT;
-        }
-        following.send_report(&self.core, &mut self.transport);
-        LONGEST_WAIT
+        let more_is_there = self.transport.is_ready();
+        following.report(more_is_there, silent, &self.core, &mut self.transport)
     }
 
     fn orders(&mut self) {

@@ -203,6 +203,18 @@ impl FakeMasterConnection {
         self.stream.write_all(bytes).unwrap();
     }
 
+    /// A frame as Java's master sends it.
+    pub(crate) fn frame(offset: u64, epoch: (u32, u64), body: &[u8]) -> Vec<u8> {
+        let header = TransferHeader {
+            body_len: u32::try_from(body.len()).unwrap(),
+            offset: Some(offset),
+            epoch: epoch.0,
+            epoch_start: epoch.1,
+            confirm: Some(0),
+        };
+        [&header.encode()[..], body].concat()
+    }
+
     pub(crate) fn transfer(&mut self, offset: u64, epoch: (u32, u64), body: &[u8]) {
         let header = TransferHeader {
             body_len: u32::try_from(body.len()).unwrap(),

@@ -1,12 +1,13 @@
 //! One attempt after the other to follow one master: the actions of the machine, carried out.
 
-use std::time::Duration;
-
 use epochlog_engine::{EpochEntry, EpochList, Offset, ReceiveWindow, Receiver};
 
-use super::super::Core;
+use std::time::Duration;
+
 use super::super::clock::{Rate, jitter, now_ms};
 use super::super::runtime_info::{ClientInfo, JoinInfo};
+use super::super::{Core, LONGEST_WAIT};
+use super::reports::{Coming, REPORT_WAIT, Reports};
 use super::{SlaveTransport, Target};
 use crate::frame::{
     FrameChecksum, FrameFromMaster, FrameFromSlave, MasterFrameDecoder, SlaveHandshake,
@@ -16,11 +17,6 @@ use crate::transport::{Close, CloseReason, ConnId, FrameBytes, RecvInto};
 
 /// Most bytes of a header or table asked for at once.
 const HEADER_LEN_MAX: usize = 64 << 10;
-
-/// A report waits for the frame that is coming in as long as less than this was not reported.
-const UNREPORTED_MAX: u64 = 256 << 10;
-/// It waits no longer than this.
-pub(super) const REPORT_WAIT: Duration = Duration::from_millis(1);
 
 /// What the outstanding receive, or the wait for the connection's end, is for.
 enum Busy {
@@ -58,15 +54,11 @@ pub(super) struct Following {
     spare: Vec<u8>,
     /// The receive of a frame's rest is outstanding.
     resting: bool,
-    sending: bool,
+    reports: Reports,
     /// The controller is being told that this incarnation holds nothing.
     pub(super) resync_announced: bool,
     /// The log is to be discarded once the connection is over.
     pub(super) resync_due: bool,
-    /// A report that waits; only the newest counts.
-    unsent: Option<Offset>,
-    /// The report that went out last.
-    sent_report: Offset,
     /// The newest end of the master's log that this connection told of.
     master_end: Option<Offset>,
     pub(super) last_join: Option<JoinInfo>,
@@ -92,11 +84,9 @@ impl Following {
             frame_at: None,
             spare: Vec::new(),
             resting: false,
-            sending: false,
+            reports: Reports::default(),
             resync_announced: false,
             resync_due: false,
-            unsent: None,
-            sent_report: 0,
             master_end: None,
             last_join: None,
             last_close: None,
@@ -161,7 +151,7 @@ impl Following {
                 self.send(FrameBytes::from(handshake(core).encode()), transport);
             }
             SlaveAction::Decide { answer, lookback } => self.join(answer, lookback, core)?,
-            SlaveAction::Report(offset) => self.unsent = Some(offset),
+            SlaveAction::Report(offset) => self.reports.due(offset, now_ms()),
             SlaveAction::Compare { at, len } => {
                 self.busy = Busy::Compare { at };
                 self.recv(RecvInto::Bytes(vec![0; len as usize]), transport);
@@ -198,9 +188,7 @@ impl Following {
         self.checksum = None;
         self.resting = false;
         self.busy = Busy::No;
-        self.sending = false;
-        self.unsent = None;
-        self.sent_report = 0;
+        self.reports = Reports::default();
         self.master_end = None;
         match transport.connect(self.target.master_addr) {
             Ok(conn) => self.conn = Some(conn),
@@ -250,30 +238,34 @@ impl Following {
 
     fn send(&mut self, bytes: FrameBytes, transport: &mut SlaveTransport) {
         let Some(conn) = self.conn else { return };
-        self.sending = true;
+        self.reports.send_begins();
         self.write_ms = Some(now_ms());
         transport.send(conn, bytes, None);
     }
 
     /// The last send is done.
     pub(super) fn sent(&mut self) {
-        self.sending = false;
+        self.reports.send_is_done();
     }
 
-    /// Whether a report may wait for more: a further body is coming in, and little is unreported.
-    pub(super) fn may_hold_report(&self) -> bool {
-        matches!(self.busy, Busy::Body { .. })
-            && self
-                .unsent
-                .is_some_and(|offset| offset.saturating_sub(self.sent_report) < UNREPORTED_MAX)
-    }
-
-    /// Sends the report that waits, unless another send is under way.
-    pub(super) fn send_report(&mut self, core: &Core, transport: &mut SlaveTransport) {
-        if !self.sending
-            && let Some(offset) = self.unsent.take()
-        {
-            self.sent_report = offset;
+    /// Sends the report that waits, or holds it for more that is coming in; see [`Reports::may_wait`].
+    /// Returns how long at most the loop may sleep.
+    pub(super) fn report(
+        &mut self,
+        more_is_there: bool,
+        silent: bool,
+        core: &Core,
+        transport: &mut SlaveTransport,
+    ) -> Duration {
+        let coming = match (more_is_there, &self.busy) {
+            (true, _) => Coming::There,
+            (false, Busy::Body { .. }) => Coming::Begun { silent },
+            _ => Coming::Nothing,
+        };
+        if self.reports.may_wait(coming, now_ms()) {
+            return REPORT_WAIT;
+        }
+        if let Some(offset) = self.reports.take() {
             let report = if self.machine.reports_both() {
                 let flushed = core.store.flushed_offset();
                 FrameBytes::new(&FrameFromSlave::encode_report_of_both(offset, flushed))
@@ -282,6 +274,7 @@ impl Following {
             };
             self.send(report, transport);
         }
+        LONGEST_WAIT
     }
 
     fn recv(&mut self, mut into: RecvInto<ReceiveWindow>, transport: &mut SlaveTransport) {

@@ -69,8 +69,12 @@ pub(super) fn run<W: Window, B: Body>(
     reports: Sender<Report<W>>,
     started: &Sender<io::Result<()>>,
 ) {
+    // A fork must not get the ring. No DEFER_TASKRUN: tokio-uring submits without taking events and
+    // would hang.
+    let mut ring = tokio_uring::uring_builder();
+    ring.dontfork();
     let mut builder = tokio_uring::builder();
-    // No DEFER_TASKRUN: tokio-uring submits without taking events and would hang.
+    builder.uring_builder(&ring);
     builder.entries(config.ring_entries.clamp(16, 4096).next_power_of_two());
     let runtime = match tokio_uring::Runtime::new(&builder) {
         Ok(runtime) => runtime,
