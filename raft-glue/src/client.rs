@@ -5,6 +5,7 @@
 //! known address and to the leader, and none waits for another.
 
 mod addresses;
+mod admin;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Settings of a controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -32,6 +32,8 @@ pub struct ControllerConfig {
     pub store_path: PathBuf,
     /// Where to listen; absent = this one's address among the peers.
     pub listen: Option<SocketAddr>,
+    /// Names of the members that should lead where they can (preferredLeaderIds); empty: all alike.
+    pub preferred_leaders: BTreeSet<String>,
     /// Clocks of the log.
     pub timings: LedgerTimings,
     /// How often heartbeats are checked for being too old (scanNotActiveBrokerInterval), in ms.
@@ -70,6 +72,7 @@ impl ControllerConfig {
             join: false,
             store_path: store_path.into(),
             listen: None,
+            preferred_leaders: BTreeSet::new(),
             timings: LedgerTimings::default(),
             scan_not_active_broker_interval_ms: 500,
             scan_inactive_master_interval_ms: 500,
@@ -133,6 +136,12 @@ impl ControllerConfig {
                     self.lease_wait_ms, self.grace_ms
                 ),
             });
+        }
+        for name in &self.preferred_leaders {
+            check_name(name).map_err(|why| Error::Setting {
+                key: "preferredLeaderIds",
+                why: format!("{name}: {why}"),
+            })?;
         }
         if self.group.is_empty() || self.group.len() > 255 {
             let why = "it must be 1 to 255 bytes long".to_owned();
@@ -210,7 +219,16 @@ impl Peers {
     }
 }
 
-fn parse_peer(entry: &str) -> Result<Member, &'static str> {
+/// Checks the name of a member.
+pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() || name.len() > 64 || name.contains(['-', ';']) {
+        return Err("a name has 1 to 64 bytes, without '-' and ';'");
+    }
+    Ok(())
+}
+
+/// Reads one entry of RocketMQ's text, `n0-host:port`.
+pub(crate) fn parse_peer(entry: &str) -> Result<Member, &'static str> {
     let (name, address) = entry.split_once('-').ok_or("it must be name-host:port")?;
     let (host, port) = address
         .rsplit_once(':')

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 use crate::command::GroupView;
-use crate::config::ControllerConfig;
+use crate::config::{ControllerConfig, member_id};
 use crate::decider::Decider;
 use crate::error::{AppendError, Error, TransferError};
 use crate::ledger::{Ledger, LedgerConfig, LedgerMetadata};
@@ -55,8 +55,10 @@ impl Controller {
         if config.join {
             first_members.remove(&id);
         }
+        let preferred = config.preferred_leaders.iter();
         let ledger = LedgerConfig {
             timings: config.timings,
+            preferred: preferred.map(|name| member_id(name)).collect(),
             ..LedgerConfig::new(
                 config.group.clone(),
                 id,

@@ -1,6 +1,7 @@
 //! The controller of RocketMQ's controller mode on a raft log: it decides who is master in which
 //! epoch, and never carries messages.
 
+pub mod admin;
 pub mod client;
 mod command;
 mod config;
@@ -42,8 +43,8 @@ pub use ledger::{
     SnapshotReceipt, StateMachine, Transport,
 };
 pub use liveness::{
-    BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heartbeat, HeartbeatError, LeaseAsk, Liveness, NoLease,
-    Seen, TIMEOUT_LIMIT_MS, Verdict,
+    BEAT_LIMIT, Beat, DEFAULT_TIMEOUT_MS, Heard, Heartbeat, HeartbeatError, LeaseAsk, Liveness,
+    NoLease, Seen, TIMEOUT_LIMIT_MS, Verdict,
 };
 pub use raft_codec::{CodecError, Member, MemberStep};
 pub use state_machine::{ControllerState, GROUP_LIMIT, REPLICA_LIMIT, REPORTED_EPOCH_MAX};

@@ -90,6 +90,17 @@ pub struct Beat {
     ask: Option<LeaseAsk>,
 }
 
+/// The newest heartbeat of a broker, and what it is worth now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard<'a> {
+    /// The heartbeat.
+    pub beat: &'a Beat,
+    /// How long ago it came, in ms.
+    pub age_ms: u64,
+    /// It is within its timeout and the connection is open.
+    pub is_alive: bool,
+}
+
 /// What is known of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen<'a> {
@@ -264,6 +275,17 @@ impl Liveness {
             Some(_) => Seen::Dead,
             None => Seen::Never,
         }
+    }
+
+    /// The newest heartbeat of one broker, alive or not; none where this controller never heard of it.
+    #[must_use]
+    pub fn heard(&self, now_ms: u64, cluster: &str, broker: &str, id: u64) -> Option<Heard<'_>> {
+        let beat = self.beat(cluster, broker, id)?;
+        Some(Heard {
+            beat,
+            age_ms: now_ms.saturating_sub(beat.last_ms),
+            is_alive: self.is_alive(now_ms, beat),
+        })
     }
 
     /// The reports of the live brokers of a set.

@@ -27,7 +27,7 @@ use crate::error::{AppendError, Error, ReadError};
 use crate::ledger::{AppendReply, StateMachine};
 use crate::raft_codec::{Member, PeerMessage, SnapshotBody, decode, encode_message};
 use crate::store::{AppliedBatch, Batch, LogView, Store};
-pub(crate) use transfer::TransferReply;
+pub(crate) use transfer::{BEHIND_LIMIT, TransferReply};
 use transfer::{Preferred, Transfer};
 use waiting::{ReadReply, Reply, Waiting};
 

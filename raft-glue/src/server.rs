@@ -4,6 +4,7 @@
 //! Invariants: only the leader answers what only the leader may; a success is answered from apply
 //! or from behind a read barrier; whatever a request holds, it gets an answer.
 
+mod admin;
 mod answers;
 mod settings;
 
@@ -47,6 +48,7 @@ impl Handler for Endpoint {
                 }
                 request_code::GET_CONTROLLER_CONFIG => Ok(settings::print(&decider, &request)),
                 request_code::UPDATE_CONTROLLER_CONFIG => settings::update(&decider, &request),
+                request_code::CONTROLLER_STATUS => admin::status(&decider, &request).await,
                 _ => leader_request(&decider, &request).await,
             };
             Some(
@@ -75,6 +77,8 @@ async fn leader_request(decider: &Arc<Decider>, request: &RemotingCommand) -> Ou
         request_code::CLEAN_BROKER_DATA => clean_broker_data(decider, request).await,
         request_code::CONTROLLER_GET_NEXT_BROKER_ID => next_broker_id(decider, request).await,
         request_code::CONTROLLER_APPLY_BROKER_ID => apply_broker_id(decider, request).await,
+        request_code::CONTROLLER_CHANGE_MEMBERS => admin::change_members(decider, request).await,
+        request_code::CONTROLLER_TRANSFER_LEADER => admin::transfer(decider, request).await,
         code => Err(Refusal::new(
             Code::RequestCodeNotSupported,
             format!("request code {code} is not one a controller serves"),

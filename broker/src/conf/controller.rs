@@ -26,6 +26,11 @@ pub struct ControllerConf {
     pub peers: Vec<ControllerPeer>,
     /// `controllerDLegerSelfId`: one of the peers.
     pub self_id: String,
+    /// `controllerJoin`, not one of Java's: begin empty and wait to be added to the running group
+    /// that the other peers form.
+    pub join: bool,
+    /// `preferredLeaderIds`, DLedger's: ids of the members that should lead where they can.
+    pub preferred_leaders: Vec<String>,
     /// `bindAddress`; `None`: the address of the own peer entry.
     pub bind_ip: Option<std::net::IpAddr>,
     /// `controllerStorePath`.
@@ -90,6 +95,8 @@ impl ControllerConf {
             group: keys.text_or("controllerDLegerGroup", DEFAULT_GROUP),
             peers,
             self_id,
+            join: keys.flag("controllerJoin", false)?,
+            preferred_leaders: preferred_leaders(&mut keys)?,
             bind_ip,
             store_dir: PathBuf::from(
                 keys.text_or("controllerStorePath", home("DLedgerController")),
@@ -141,6 +148,20 @@ fn peers(keys: &mut Reader) -> Result<Vec<ControllerPeer>, ConfError> {
         return Err(keys.bad(KEY, &text, allowed));
     }
     Ok(peers)
+}
+
+/// They need not be among the peers of this file: members come and go.
+fn preferred_leaders(keys: &mut Reader) -> Result<Vec<String>, ConfError> {
+    const KEY: &str = "preferredLeaderIds";
+    let Some(text) = keys.text(KEY) else {
+        return Ok(Vec::new());
+    };
+    let ids = text.split([';', ',']).map(str::trim);
+    let ids: Vec<String> = ids.filter(|id| !id.is_empty()).map(str::to_owned).collect();
+    if ids.iter().any(|id| id.len() > 64 || id.contains('-')) {
+        return Err(keys.bad(KEY, &text, "ids of controllers, such as n0;n1"));
+    }
+    Ok(ids)
 }
 
 fn peer(entry: &str) -> Option<ControllerPeer> {

@@ -40,6 +40,13 @@ pub mod request_code {
     pub const CONTROLLER_GET_NEXT_BROKER_ID: i32 = 1012;
     /// A new broker takes an id.
     pub const CONTROLLER_APPLY_BROKER_ID: i32 = 1013;
+    /// How a controller stands, by itself; answered by every controller. Not one of RocketMQ's, nor
+    /// are the two that follow.
+    pub const CONTROLLER_STATUS: i32 = 30_101;
+    /// Changes the members of the group of controllers.
+    pub const CONTROLLER_CHANGE_MEMBERS: i32 = 30_102;
+    /// Hands the leadership among the controllers over.
+    pub const CONTROLLER_TRANSFER_LEADER: i32 = 30_103;
     /// Controller to master, not one of RocketMQ's: stop writes, see that a member has everything,
     /// lay the authority down.
     pub const HAND_OVER: i32 = 30_200;

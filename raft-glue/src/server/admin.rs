@@ -1,0 +1,465 @@
+//! What operators ask: how this controller stands (30101), another membership (30102), another
+//! leader (30103).
+//!
+//! Invariants: a change that the group could not survive is refused before it is proposed; what a
+//! change asks for that is so already is done, so that a request may be sent again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::{Outcome, malformed};
+use crate::admin::{
+    BEHIND_LIMIT, BrokerStatus, ControllerRole, ControllerStatus, MEMBER_STEP_LIMIT, MemberLag,
+    MemberRequest, MemberStatus, MembersRequest, SET_STATUS_LIMIT, SetStatus, TransferRequest,
+};
+use crate::command::Code;
+use crate::config::{check_name, member_id, parse_peer};
+use crate::decider::{Decider, Refusal};
+use crate::error::{AppendError, TransferError};
+use crate::group::BrokerGroup;
+use crate::ledger::{LedgerMetadata, MemberProgress, Role};
+use crate::liveness::Liveness;
+use crate::raft_codec::{Member, MemberStep};
+use crate::remoting::{RemotingCommand, from_json, request_code};
+
+/// How long a member, or a controller that is to be one, may take to answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+type Progress = BTreeMap<u64, MemberProgress>;
+
+pub(super) async fn status(decider: &Arc<Decider>, request: &RemotingCommand) -> Outcome {
+    let progress = decider.ledger.progress().await;
+    let status = status_now(decider, progress.as_ref());
+    // Plain values under text keys always serialize.
+    let body = serde_json::to_vec(&status).unwrap_or_default();
+    Ok(request.answer(Code::Success.value()).with_body(body))
+}
+
+fn status_now(decider: &Decider, progress: Option<&Progress>) -> ControllerStatus {
+    let at = decider.metadata();
+    let role = match at.role {
+        _ if !at.members.contains_key(&at.id) => ControllerRole::Joining,
+        Role::Leader => ControllerRole::Leader,
+        Role::Follower => ControllerRole::Follower,
+        Role::Candidate => ControllerRole::Candidate,
+        Role::Learner => ControllerRole::Learner,
+    };
+    let (sets, sets_left_out) = sets(decider, at.is_ready);
+    ControllerStatus {
+        group: decider.config.group.clone(),
+        id: at.id,
+        name: decider.config.self_id.clone(),
+        role,
+        is_ready: at.is_ready,
+        leader: at.leader,
+        leader_address: decider.leader_address(),
+        term: at.term,
+        first: at.first,
+        committed: at.committed,
+        applied: at.applied,
+        last: at.last,
+        is_joint: at.is_joint,
+        preferred_leaders: decider.config.preferred_leaders.iter().cloned().collect(),
+        members: members(decider, &at, progress),
+        sets,
+        sets_left_out,
+    }
+}
+
+fn members(
+    decider: &Decider,
+    at: &LedgerMetadata,
+    progress: Option<&Progress>,
+) -> Vec<MemberStatus> {
+    let configured = decider.config.peers.members();
+    let lag = |id: &u64| {
+        let progress = progress?;
+        if *id == at.id {
+            return Some(MemberLag {
+                matched: at.last,
+                behind: 0,
+                is_active: true,
+                needs_snapshot: false,
+            });
+        }
+        progress.get(id).map(|it| MemberLag {
+            matched: it.matched,
+            behind: at.last.saturating_sub(it.matched),
+            is_active: it.is_active,
+            needs_snapshot: it.needs_snapshot,
+        })
+    };
+    let show = |(id, member): (&u64, &Member)| MemberStatus {
+        id: *id,
+        name: member.name.clone(),
+        address: configured.get(id).unwrap_or(member).address.clone(),
+        is_voter: !at.learners.contains(id),
+        progress: lag(id),
+    };
+    at.members.iter().map(show).collect()
+}
+
+fn sets(decider: &Decider, leads: bool) -> (Vec<SetStatus>, usize) {
+    decider.state(|state| {
+        decider.liveness(|liveness, now| {
+            let groups = state.groups();
+            let mut shown: Vec<SetStatus> = Vec::new();
+            let mut left_out = 0;
+            for (broker, group) in groups {
+                if shown.len() < SET_STATUS_LIMIT {
+                    shown.push(set(liveness, now, broker, group, leads));
+                } else {
+                    left_out += 1;
+                }
+            }
+            (shown, left_out)
+        })
+    })
+}
+
+fn set(liveness: &Liveness, now: u64, broker: &str, group: &BrokerGroup, leads: bool) -> SetStatus {
+    let over_ms = liveness.lease_over_ms(broker, group);
+    let lease_ms = (leads && group.master.is_some() && over_ms != u64::MAX)
+        .then(|| over_ms.saturating_sub(now));
+    let brokers = group.replicas.iter().map(|(id, replica)| {
+        let heard = liveness.heard(now, &group.cluster, broker, *id);
+        BrokerStatus {
+            id: *id,
+            address: replica.address.clone(),
+            is_alive: heard.is_some_and(|it| it.is_alive),
+            heartbeat_age_ms: heard.map(|it| it.age_ms),
+            epoch: heard.map(|it| it.beat.report.epoch),
+            max_offset: heard.map(|it| it.beat.report.max_offset),
+            confirm_offset: heard.map(|it| it.beat.confirm_offset),
+        }
+    });
+    SetStatus {
+        cluster: group.cluster.clone(),
+        broker: broker.to_owned(),
+        master: group.master,
+        master_epoch: group.master_epoch,
+        is_confirmed: group.master.is_some() && group.former_set.is_empty(),
+        sync_state_set: group.sync_state_set.keys().copied().collect(),
+        sync_state_set_epoch: group.sync_state_set_epoch,
+        lease_ms,
+        brokers: brokers.collect(),
+    }
+}
+
+pub(super) async fn change_members(decider: &Arc<Decider>, request: &RemotingCommand) -> Outcome {
+    let asked: MembersRequest = from_json(&request.body)
+        .map_err(|error| malformed(&format!("the body is no change of members: {error}")))?;
+    let progress = who_answers(decider).await?;
+    let steps = plan(&asked.steps, &decider.metadata(), &progress)?;
+    for step in &steps {
+        if let MemberStep::AddLearner { id, member } = step {
+            probe(decider, *id, member).await?;
+        }
+    }
+    if steps.is_empty() {
+        // All of it is in force; a majority says that this one knows.
+        decider.barrier().await?;
+    } else {
+        tracing::info!(?steps, "the members are changed on request");
+        let changed = decider.ledger.change_members(steps).await;
+        changed.map_err(|error| member_refusal(decider, &error))?;
+    }
+    Ok(request.answer(Code::Success.value()))
+}
+
+/// How far the members are, and which of them answer just now: that one was heard of within an
+/// election timeout says nothing of one that died since.
+async fn who_answers(decider: &Arc<Decider>) -> Result<Progress, Refusal> {
+    let progress = decider.ledger.progress().await;
+    let mut progress = progress.filter(|_| decider.is_leader()).ok_or_else(|| {
+        let leader = decider.leader_address().unwrap_or_default();
+        Refusal::new(Code::NotLeader, leader)
+    })?;
+    let at = decider.metadata();
+    let mut asked = JoinSet::new();
+    for (id, address) in addresses(decider, &at) {
+        if id != at.id {
+            let client = decider.notifier.client.clone();
+            let request = RemotingCommand::request(request_code::CONTROLLER_GET_METADATA_INFO);
+            asked.spawn(async move {
+                let answer = client.request(&address, request, PROBE_TIMEOUT).await;
+                (id, answer.is_ok())
+            });
+        }
+    }
+    let answers: BTreeMap<u64, bool> = asked.join_all().await.into_iter().collect();
+    for (id, it) in &mut progress {
+        it.is_active = answers.get(id).copied().unwrap_or(false);
+    }
+    Ok(progress)
+}
+
+/// The members and where this one reaches them.
+fn addresses(decider: &Decider, at: &LedgerMetadata) -> Vec<(u64, String)> {
+    let configured = decider.config.peers.members();
+    let address = |id, member| configured.get(id).unwrap_or(member).address.clone();
+    let all = at.members.iter();
+    all.map(|(id, member)| (*id, address(id, member))).collect()
+}
+
+/// The steps that lead from the membership as it is to the one asked for; what is so already needs
+/// none (pure).
+fn plan(
+    asked: &[MemberRequest],
+    at: &LedgerMetadata,
+    progress: &Progress,
+) -> Result<Vec<MemberStep>, Refusal> {
+    if asked.is_empty() || asked.len() > MEMBER_STEP_LIMIT {
+        let count = asked.len();
+        return Err(refused(format!(
+            "{count} steps: 1 to {MEMBER_STEP_LIMIT} make a change"
+        )));
+    }
+    if at.is_joint {
+        return Err(busy());
+    }
+    let mut voters: BTreeSet<u64> = at.members.keys().copied().collect();
+    voters.retain(|id| !at.learners.contains(id));
+    let before = voters.clone();
+    let mut steps = Vec::new();
+    for request in asked {
+        match request {
+            MemberRequest::AddLearner { name, address } => {
+                steps.extend(add(name, address, at)?);
+            }
+            MemberRequest::Promote { id } => {
+                steps.extend(promote(*id, at, progress)?);
+                voters.insert(*id);
+            }
+            MemberRequest::Remove { id } => {
+                known(*id, at)?;
+                voters.remove(id);
+                steps.push(MemberStep::Remove { id: *id });
+            }
+        }
+    }
+    if voters.is_empty() {
+        return Err(refused(
+            "the last member with a vote cannot be removed: add another one first",
+        ));
+    }
+    if before.contains(&at.id) && !voters.contains(&at.id) {
+        return Err(refused(format!(
+            "{} leads: hand the leadership to another member first (epochlog controller transfer)",
+            shown(at.id, at)
+        )));
+    }
+    if voters != before {
+        majority(&voters, at, progress)?;
+    }
+    Ok(steps)
+}
+
+/// A group in which most members are dead decides nothing, not even the way back.
+fn majority(
+    voters: &BTreeSet<u64>,
+    at: &LedgerMetadata,
+    progress: &Progress,
+) -> Result<(), Refusal> {
+    let answers = |id: &&u64| **id == at.id || progress.get(id).is_some_and(|it| it.is_active);
+    let live = voters.iter().filter(answers).count();
+    if live > voters.len() / 2 {
+        return Ok(());
+    }
+    let silent: Vec<String> = voters
+        .iter()
+        .filter(|id| !answers(id))
+        .map(|id| shown(*id, at))
+        .collect();
+    Err(refused(format!(
+        "of the {} members that would have a vote only {live} answer, which is no majority: the \
+         group would stand still. Remove or replace those that are silent first: {}",
+        voters.len(),
+        silent.join(", ")
+    )))
+}
+
+fn add(name: &str, address: &str, at: &LedgerMetadata) -> Result<Option<MemberStep>, Refusal> {
+    let member = check_name(name)
+        .and_then(|()| parse_peer(&format!("{name}-{address}")))
+        .map_err(|why| refused(format!("{name} at {address}: {why}")))?;
+    let id = member_id(name);
+    if let Some(known) = at.members.get(&id) {
+        if *known == member {
+            return Ok(None);
+        }
+        return Err(refused(format!(
+            "{} is a member already: a new controller needs a name that was never used",
+            shown(id, at)
+        )));
+    }
+    if let Some((other, _)) = at.members.iter().find(|(_, it)| it.address == address) {
+        return Err(refused(format!(
+            "{address} is the address of {} already",
+            shown(*other, at)
+        )));
+    }
+    Ok(Some(MemberStep::AddLearner { id, member }))
+}
+
+fn promote(
+    id: u64,
+    at: &LedgerMetadata,
+    progress: &Progress,
+) -> Result<Option<MemberStep>, Refusal> {
+    let member = known(id, at)?;
+    if !at.learners.contains(&id) {
+        return Ok(None);
+    }
+    let state = progress.get(&id);
+    let behind = state.map_or(at.last, |it| at.last.saturating_sub(it.matched));
+    if !state.is_some_and(|it| it.is_active && it.matched > 0) {
+        return Err(refused(format!(
+            "{} does not answer, or has nothing yet: it gets a vote when it runs and has caught up",
+            shown(id, at)
+        )));
+    }
+    if behind >= BEHIND_LIMIT {
+        return Err(refused(format!(
+            "{} is {behind} entries behind and gets a vote when it is fewer than {BEHIND_LIMIT}",
+            shown(id, at)
+        )));
+    }
+    Ok(Some(MemberStep::AddVoter {
+        id,
+        member: member.clone(),
+    }))
+}
+
+fn known(id: u64, at: &LedgerMetadata) -> Result<&Member, Refusal> {
+    at.members.get(&id).ok_or_else(|| {
+        let all: Vec<String> = at.members.keys().map(|id| shown(*id, at)).collect();
+        refused(format!("{id} is no member: there are {}", all.join(", ")))
+    })
+}
+
+/// `n1 (id 2 at host:port)`.
+fn shown(id: u64, at: &LedgerMetadata) -> String {
+    at.members.get(&id).map_or_else(
+        || format!("id {id}"),
+        |it| format!("{} (id {id} at {})", it.name, it.address),
+    )
+}
+
+/// The controller that is to be added must be there, be the one it is taken for, and be new.
+async fn probe(decider: &Decider, id: u64, member: &Member) -> Result<(), Refusal> {
+    let Member { name, address } = member;
+    let request = RemotingCommand::request(request_code::CONTROLLER_STATUS);
+    let answer = decider
+        .notifier
+        .client
+        .request(address, request, PROBE_TIMEOUT)
+        .await
+        .map_err(|error| {
+            refused(format!(
+                "{name} does not answer ({error}): start it with controllerJoin=true first"
+            ))
+        })?;
+    if answer.code != Code::Success.value() {
+        let why = answer.remark.unwrap_or_default();
+        return Err(refused(format!(
+            "what listens at {address} is no controller of this version: code {}, {why}",
+            answer.code
+        )));
+    }
+    let found: ControllerStatus = from_json(&answer.body)
+        .map_err(|error| refused(format!("{address} answers unreadably: {error}")))?;
+    fits(&found, id, member, decider)
+}
+
+fn fits(
+    found: &ControllerStatus,
+    id: u64,
+    member: &Member,
+    decider: &Decider,
+) -> Result<(), Refusal> {
+    let Member { name, address } = member;
+    let group = &decider.config.group;
+    if found.group != *group {
+        return Err(refused(format!(
+            "{address} is a controller of group {}, not of {group}: correct controllerDLegerGroup",
+            found.group
+        )));
+    }
+    if found.id != id {
+        return Err(refused(format!(
+            "{address} is {}, not {name}: correct the name or controllerDLegerSelfId",
+            found.name
+        )));
+    }
+    if found.role != ControllerRole::Joining {
+        return Err(refused(format!(
+            "{name} at {address} has a group already: start it with controllerJoin=true and an \
+             empty controllerStorePath"
+        )));
+    }
+    let me = decider.metadata().id;
+    if !found.members.iter().any(|it| it.id == me) {
+        return Err(refused(format!(
+            "{name} does not know {}, which leads: name the present members and itself in its \
+             controllerDLegerPeers, and start it with an empty controllerStorePath",
+            decider.config.self_id
+        )));
+    }
+    Ok(())
+}
+
+pub(super) async fn transfer(decider: &Arc<Decider>, request: &RemotingCommand) -> Outcome {
+    let asked: TransferRequest = from_json(&request.body)
+        .map_err(|error| malformed(&format!("the body names no member: {error}")))?;
+    let at = decider.metadata();
+    if at.role == Role::Leader {
+        known(asked.to, &at)?;
+    }
+    let handed = decider.ledger.transfer_leader(asked.to).await;
+    handed.map_err(|error| {
+        let code = match error {
+            TransferError::NotLeader { .. } => {
+                let leader = decider.leader_address().unwrap_or_default();
+                return Refusal::new(Code::NotLeader, leader);
+            }
+            TransferError::UnderWay => Code::SystemBusy,
+            TransferError::NotAVoter { .. } | TransferError::Behind { .. } => Code::InvalidRequest,
+            TransferError::NotTaken { .. } | TransferError::Stopped => Code::SystemError,
+        };
+        Refusal::new(code, error.to_string())
+    })?;
+    Ok(request.answer(Code::Success.value()))
+}
+
+fn member_refusal(decider: &Decider, error: &AppendError) -> Refusal {
+    match error {
+        AppendError::NotLeader { .. } => Refusal::new(
+            Code::NotLeader,
+            decider.leader_address().unwrap_or_default(),
+        ),
+        AppendError::MembersBusy => busy(),
+        AppendError::Full => Refusal::new(Code::SystemBusy, error.to_string()),
+        _ if error.is_refusal() => refused(error.to_string()),
+        _ => Refusal::new(
+            Code::SystemError,
+            format!("{error}; epochlog controller status shows whether the change is in force"),
+        ),
+    }
+}
+
+fn busy() -> Refusal {
+    let why = "another change of members is under way: ask again when it is in force";
+    Refusal::new(Code::SystemBusy, why)
+}
+
+fn refused(why: impl Into<String>) -> Refusal {
+    Refusal::new(Code::InvalidRequest, why)
+}
+
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;
