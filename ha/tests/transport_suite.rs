@@ -14,7 +14,9 @@ mod stories;
 
 use std::net::{IpAddr, SocketAddr};
 
-use bed::{Boxed, Lease, Maker, Room};
+use bed::{Boxed, Lease, Maker, Room, Side};
+use peers::{Peer, SidePeer};
+
 use epochlog_ha::{
     SimConfig, SimNet, StdTransport, TokioUringTransport, TransportConfig, UringTransport,
 };
@@ -68,6 +70,11 @@ impl Maker for Sim {
 
     fn addr(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::from([10, 0, 0, self.hosts]), 0)
+    }
+
+    fn peer(&mut self, addr: SocketAddr) -> Box<dyn Peer> {
+        let side = Side::new(self.make(TransportConfig::default()));
+        Box::new(SidePeer::connect(side, addr))
     }
 }
 
@@ -123,18 +130,23 @@ macro_rules! suite {
     };
 }
 
-/// The stories with peers that are plain sockets.
+/// The stories with peers of which only bytes are known.
 macro_rules! peers {
     ($module:ident, $maker:expr) => {
+        peers!($module, $maker, also []);
+    };
+    ($module:ident, $maker:expr, also [$($more:ident),*]) => {
         mod $module {
             use super::*;
 
             peers!($maker, [
+                $($more,)*
                 g16_half_a_frame_and_a_fin_is_one_end_with_the_half_inside,
                 g16_a_reset_of_the_peer_is_one_error_that_names_it,
                 k07_a_reset_of_ours_discards_what_the_peer_has_not_got,
                 a_frame_of_many_quanta_reaches_a_slow_peer_whole,
-                sockets_are_set_for_frames_and_closed_on_exec,
+                a_peer_that_reads_single_bytes_gets_them_all,
+                a_peers_flood_is_taken_in_order_at_our_pace,
             ]);
         }
     };
@@ -172,6 +184,19 @@ suite!(
     also[a_wake_from_another_thread_ends_the_wait_soon]
 );
 suite!(simulated, Sim::new());
-peers!(std_sockets_and_peers, Std);
-peers!(raw_ring_and_peers, Uring);
-peers!(tokio_uring_and_peers, TokioUring);
+peers!(
+    std_sockets_and_peers,
+    Std,
+    also[sockets_are_set_for_frames_and_closed_on_exec]
+);
+peers!(
+    raw_ring_and_peers,
+    Uring,
+    also[sockets_are_set_for_frames_and_closed_on_exec]
+);
+peers!(
+    tokio_uring_and_peers,
+    TokioUring,
+    also[sockets_are_set_for_frames_and_closed_on_exec]
+);
+peers!(simulated_and_peers, Sim::new());

@@ -12,6 +12,8 @@ use epochlog_ha::{
     Window,
 };
 
+use super::peers::{Peer, SocketPeer};
+
 pub(crate) type Boxed = Box<dyn Transport<Room, Lease>>;
 
 /// Makes the two ends of a test; for sockets the second call is like the first.
@@ -21,6 +23,11 @@ pub(crate) trait Maker {
     /// An address to listen on.
     fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    /// A bare connection to `addr`.
+    fn peer(&mut self, addr: SocketAddr) -> Box<dyn Peer> {
+        Box::new(SocketPeer::connect(addr))
     }
 }
 
@@ -87,6 +94,7 @@ impl Window for Room {
 pub(crate) struct Side {
     pub(crate) transport: Boxed,
     pub(crate) accepted: Vec<ConnId>,
+    pub(crate) accepted_from: Vec<SocketAddr>,
     pub(crate) connected: Vec<ConnId>,
     pub(crate) received: HashMap<ConnId, Vec<u8>>,
     /// Rooms given back by receives that are done, newest last.
@@ -102,6 +110,7 @@ impl Side {
         Self {
             transport,
             accepted: Vec::new(),
+            accepted_from: Vec::new(),
             connected: Vec::new(),
             received: HashMap::new(),
             rooms: Vec::new(),
@@ -128,7 +137,10 @@ impl Side {
 
     fn sort(&mut self, event: Event<Room>) {
         match event {
-            Event::Accepted { conn, .. } => self.accepted.push(conn),
+            Event::Accepted { conn, peer } => {
+                self.accepted.push(conn);
+                self.accepted_from.push(peer);
+            }
             Event::Connected { conn } => self.connected.push(conn),
             Event::Received { conn, into, len } => {
                 assert!(len >= 1);
