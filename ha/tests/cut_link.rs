@@ -6,27 +6,21 @@
 //! `EPOCHLOG_LINK_MIB` and `EPOCHLOG_LINK_CUTS` make it longer.
 #![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+#[path = "link/writes.rs"]
+mod writes;
+
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use epochlog_engine::{Message, Store, StoreConfig};
-use epochlog_ha::{AckPolicy, AckRequest, HaConfig, HaService, Outcome, SyncStateSet};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use tempfile::TempDir;
+use writes::{BODY_LEN, Node, PATIENCE, assert_equal, begin, from_env, write_all};
 
-const BODY_LEN: usize = 64 << 10;
-/// Writes that wait for their acks at once.
-const IN_FLIGHT: usize = 64;
-const SEGMENT: u64 = 16 << 20;
 /// Longer than a silent peer is waited for.
 const DOWN: Duration = Duration::from_millis(900);
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Two namespaces and the link between them; gone when dropped.
 struct Link {
@@ -92,12 +86,6 @@ impl Drop for Link {
     }
 }
 
-struct Node {
-    _dir: TempDir,
-    store: Arc<Store>,
-    ha: HaService,
-}
-
 /// A node whose sockets are in the namespace: those of a thread are where it was started.
 fn node(namespace: &str, id: u64, addr: &str) -> Node {
     let path = Path::new("/run/netns").join(namespace);
@@ -106,64 +94,9 @@ fn node(namespace: &str, id: u64, addr: &str) -> Node {
         let namespace = File::open(path).unwrap();
         let kind = Some(LinkNameSpaceType::Network);
         move_into_link_name_space(namespace.as_fd(), kind).unwrap();
-        let dir = TempDir::new().unwrap();
-        let mut config = StoreConfig::new(dir.path());
-        config.segment_size = SEGMENT;
-        let store = Arc::new(Store::open(config).unwrap());
-        let mut config = HaConfig::new(id, listen);
-        config.heartbeat_interval_ms = 100;
-        config.housekeeping_interval_ms = 500;
-        config.reconnect_max_ms = 200;
-        let ha = HaService::start(Arc::clone(&store), config).unwrap();
-        Node {
-            _dir: dir,
-            store,
-            ha,
-        }
+        Node::new(id, listen, |_| ())
     };
     std::thread::spawn(start).join().unwrap()
-}
-
-fn from_env(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
-}
-
-fn write_all(master: &Node, slave: &Arc<Store>, count: usize) {
-    let host: SocketAddr = "10.99.0.1:10911".parse().unwrap();
-    let ack = AckRequest::new(AckPolicy::AllInSync, PATIENCE);
-    let (tell, told) = sync_channel::<Result<(), String>>(count);
-    let mut body = vec![0; BODY_LEN];
-    for i in 0..count {
-        if i >= IN_FLIGHT {
-            told.recv_timeout(PATIENCE).unwrap().unwrap();
-        }
-        body[..8].copy_from_slice(&(i as u64).to_be_bytes());
-        let message = Message {
-            topic: "cut",
-            queue_id: 0,
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp_ms: 1_700_000_000_000,
-            born_host: host,
-            store_host: host,
-            reconsume_times: 0,
-            prepared_transaction_offset: 0,
-            body: &body,
-            properties: b"",
-        };
-        let (tell, slave) = (tell.clone(), Arc::clone(slave));
-        master.ha.append(&message, ack, move |outcome| {
-            let ended = match outcome {
-                Outcome::Acked(appended) if slave.end_offset() >= appended.end => Ok(()),
-                Outcome::Acked(appended) => Err(format!("acked before it was there: {appended:?}")),
-                other => Err(format!("{other:?}")),
-            };
-            tell.send(ended).unwrap();
-        });
-    }
-    for _ in 0..count.min(IN_FLIGHT) {
-        told.recv_timeout(PATIENCE).unwrap().unwrap();
-    }
 }
 
 #[test]
@@ -174,10 +107,7 @@ fn a_link_that_is_taken_down_again_and_again_loses_no_ack() {
     let count = (mib << 20) / BODY_LEN;
     let master = node(&link.near, 1, "10.99.0.1");
     let slave = node(&link.far, 2, "10.99.0.2");
-    let set = SyncStateSet::new([1, 2], 1);
-    master.ha.become_master(1, set).unwrap();
-    let addr = master.ha.listen_addr();
-    slave.ha.become_slave(1, 1, addr).unwrap();
+    begin(&master, &slave, master.ha.listen_addr());
     let step = ((mib << 20) / (cuts + 1)) as u64;
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -193,25 +123,12 @@ fn a_link_that_is_taken_down_again_and_again_loses_no_ack() {
         }
         writer.join().unwrap();
     });
-    let end = master.store.end_offset();
-    assert!(end >= (mib << 20) as u64);
-    assert_eq!(slave.store.end_offset(), end);
-    assert_eq!(master.store.epochs(), slave.store.epochs());
-    let mut at = 0;
-    while at < end {
-        let own = master.store.slice(at, 1 << 20).unwrap();
-        let theirs = slave.store.slice(at, 1 << 20).unwrap();
-        assert!(own[..] == theirs[..], "the logs differ behind {at}");
-        at = own.end();
-    }
-    let metrics = slave.ha.runtime_info().metrics;
-    let broken: u64 = metrics.closes_by_slave.values().sum();
+    let broken = assert_equal(&master, &slave);
     eprintln!(
         "{mib} MiB, {cuts} cuts, {broken} connections given up, {:.1} s",
         began.elapsed().as_secs_f64()
     );
     assert!(broken > 0, "no cut was long enough to be noticed");
-    assert_eq!(metrics.checksum_mismatches, 0);
     slave.ha.shutdown();
     master.ha.shutdown();
 }
