@@ -10,6 +10,8 @@ mod as_slave;
 mod bed;
 #[path = "nodes/churn.rs"]
 mod churn;
+#[path = "nodes/confirm.rs"]
+mod confirm;
 #[path = "nodes/extension.rs"]
 mod extension;
 #[path = "nodes/fakes.rs"]
