@@ -346,5 +346,53 @@ mod tests {
                 prop_assert_eq!(taken, end);
             }
         }
+
+        /// The same over larger tables, with old segments and their epochs going meanwhile and a batch size
+        /// that changes from frame to frame; the bytes themselves are put together.
+        #[test]
+        fn bodies_put_together_are_the_log_while_its_beginning_goes(
+            gaps in proptest::collection::vec((0u64..4000, 1u32..1000), 1..12),
+            steps in proptest::collection::vec((0u64..6000, 0u64..=100), 1..12),
+            sizes in proptest::collection::vec(1u32..5000, 1..6),
+            segment_size in 64u64..5000,
+        ) {
+            let (mut at, mut epoch) = (0, 0);
+            let all: Vec<_> = gaps.iter().enumerate().map(|(i, (gap, step))| {
+                (at, epoch) = if i == 0 { (0, 0) } else { (at + *gap, epoch + *step) };
+                EpochEntry { epoch, start: at }
+            }).collect();
+            let byte = |at: u64| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56).to_le_bytes()[0];
+            let (mut min, mut end, mut together) = (0, 0, Vec::new());
+            let mut cursor = TransferCursor::at(0);
+            let mut sizes = sizes.iter().cycle();
+            for (grow, kept) in steps {
+                end += grow;
+                let known = all.iter().copied().filter(|e| e.start <= end).collect();
+                let mut epochs = EpochList::from_entries(known).unwrap();
+                epochs.cut_prefix(min);
+                let bounds = LogBounds { min, end, segment_size };
+                // Not always to the end: the log may grow while a slave is behind.
+                for _ in 0..20 {
+                    let max = *sizes.next().unwrap();
+                    let Some(batch) = cursor.batch(&epochs, bounds, max).unwrap() else { break };
+                    prop_assert_eq!(batch.offset, together.len() as u64);
+                    prop_assert!(1 <= batch.len && batch.len <= max && batch.end() <= end);
+                    prop_assert_eq!(batch.offset / segment_size, (batch.end() - 1) / segment_size);
+                    let within = all.iter().filter(|e| {
+                        batch.offset < e.start && e.start < batch.end()
+                    }).count();
+                    prop_assert_eq!(within, 0, "an epoch begins inside of a body");
+                    let newest = all.iter().rev().find(|e| e.start <= batch.offset).unwrap();
+                    prop_assert_eq!(batch.epoch, *newest);
+                    together.extend((batch.offset..batch.end()).map(byte));
+                    cursor.advance(&batch);
+                }
+                // Whole segments go, of what this slave has.
+                let goes = cursor.next() * (100 - kept) / 100;
+                min = min.max(goes - goes % segment_size);
+            }
+            let expect: Vec<u8> = (0..cursor.next()).map(byte).collect();
+            prop_assert!(together == expect);
+        }
     }
 }
