@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::conf::BrokerConf;
 use crate::replicas::{Decision, Role};
+use crate::send::OpenAnswers;
 use crate::topics::Topics;
 use crate::wiring::Authority;
 
@@ -28,6 +29,8 @@ pub struct Node {
     pub ha_address: SocketAddr,
     /// The authority to acknowledge.
     pub(crate) authority: Authority,
+    /// Writes whose answers are not made yet.
+    pub(crate) answers: OpenAnswers,
     ha: OnceLock<Replication>,
     role: RwLock<Option<Role>>,
     news: mpsc::Sender<Decision>,
@@ -67,6 +70,7 @@ impl Node {
         let authority = Authority::new(&conf);
         Arc::new(Self {
             authority,
+            answers: OpenAnswers::default(),
             conf,
             store,
             topics,

@@ -5,6 +5,7 @@
 //! one that was written never gets an answer that says it was not.
 
 mod check;
+mod open;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use crate::conf::{BrokerConf, FlushDiskType};
 use crate::node::Node;
 use crate::replicas::Role;
 use check::{Refusal, Rules};
+use open::OpenAnswer;
+pub(crate) use open::OpenAnswers;
 
 /// Takes messages for one broker.
 pub struct SendService {
@@ -50,7 +53,7 @@ pub struct Written {
     request: RemotingCommand,
     ended: oneshot::Receiver<Ended>,
     answer: AnswerParts,
-    node: Arc<Node>,
+    open: OpenAnswer,
 }
 
 /// How a write ended: what RocketMQ calls it, a text if it failed, and where the records are.
@@ -127,6 +130,7 @@ impl SendService {
             self.no_wait
         };
         let base = self.base_message(peer, &header, queue_id);
+        let open = OpenAnswer::new(&self.node);
         let (done, ended) = oneshot::channel();
         let unique_key = if header.batch == Some(true) {
             self.append_batch(ha, base, &request.body, ack, done)?;
@@ -162,7 +166,7 @@ impl SendService {
             request,
             ended,
             answer,
-            node: Arc::clone(&self.node),
+            open,
         })
     }
 
@@ -259,8 +263,9 @@ impl Written {
             request,
             ended,
             answer,
-            node,
+            open,
         } = self;
+        let node = &open.node;
         let mut ended = ended.await.unwrap_or_else(|_| Ended {
             status: PutStatus::UnknownError,
             remark: "replication ended without an answer; the message may be stored".into(),

@@ -18,8 +18,12 @@ use crate::replicas::Role;
 const LEVEL_WAIT: Duration = Duration::from_secs(2);
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_millis(1);
+/// How long answers may take that only have to be made.
+const ANSWERS_WAIT: Duration = Duration::from_millis(100);
 /// An election that did not come within this time does not come.
 const ELECTION_WAIT: Duration = Duration::from_secs(2);
+/// How often it is looked at whether the role is over.
+const END_LOOK: Duration = Duration::from_millis(5);
 
 /// Does what a controller asks for; the answer says whether authority was laid down.
 pub(crate) async fn hand_over(node: Arc<Node>, request: RemotingCommand) -> RemotingCommand {
@@ -51,6 +55,7 @@ pub(crate) async fn hand_over(node: Arc<Node>, request: RemotingCommand) -> Remo
         );
         return refuse("the member named does not have everything");
     }
+    answers_left(&node).await;
     node.authority.pause(ha);
     info!(epoch, to, "handed over: no authority any more");
     tokio::spawn(go_on(Arc::clone(&node), epoch));
@@ -68,16 +73,31 @@ async fn is_level(node: &Node, ha: &HaService, epoch: u32, to: u64) -> bool {
     true
 }
 
-/// Takes writes again if this broker is still master when an election should have come.
+/// What is replicated is acknowledged while there is authority: later the answers would say that
+/// nothing is known.
+async fn answers_left(node: &Node) {
+    node.answers.next_turn();
+    let end = Instant::now() + ANSWERS_WAIT;
+    while !node.answers.drained() && Instant::now() < end {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Ends the hand-over with the role, so that the next role can be handed over too; takes writes again
+/// if this broker is still master when an election should have come.
 async fn go_on(node: Arc<Node>, epoch: u32) {
-    tokio::time::sleep(ELECTION_WAIT).await;
-    if let Some(ha) = node.ha().filter(|_| serves(&node, epoch)) {
-        warn!(
-            epoch,
-            "no election came after handing over: this master goes on"
-        );
-        ha.pause_writes(false);
-        node.authority.resume();
+    let end = Instant::now() + ELECTION_WAIT;
+    while let Some(ha) = node.ha().filter(|_| serves(&node, epoch)) {
+        if Instant::now() >= end {
+            warn!(
+                epoch,
+                "no election came after handing over: this master goes on"
+            );
+            ha.pause_writes(false);
+            node.authority.resume();
+            break;
+        }
+        tokio::time::sleep(END_LOOK).await;
     }
     node.authority.hand_over_ended();
 }
