@@ -6,6 +6,7 @@
 
 mod broker;
 mod controller;
+mod embedded;
 mod properties;
 mod reader;
 mod retention;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 
 pub use broker::{BrokerConf, FlushDiskType};
 pub use controller::{ControllerConf, ControllerPeer};
+pub use embedded::EmbeddedConf;
 #[cfg(test)]
 use properties::parse_properties;
 pub use reader::Reader;

@@ -32,6 +32,8 @@ pub struct Plan {
     pub replicas: usize,
     /// Number of controllers: odd, so that a majority survives the loss of one of three.
     pub controllers: usize,
+    /// Each broker has a controller in its process; none runs by itself.
+    pub embedded: bool,
     /// `minInSyncReplicas`.
     pub min_in_sync: usize,
     /// `mappedFileSizeCommitLog`, bytes.
@@ -57,7 +59,7 @@ pub const FAST_CONTROLLER: &str =
 pub struct Process {
     name: String,
     binary: PathBuf,
-    command: &'static str,
+    command: &'static [&'static str],
     conf: PathBuf,
     log: PathBuf,
     log_filter: Option<String>,
@@ -82,6 +84,8 @@ pub struct Group {
     pub controllers: Vec<Process>,
     /// `controllerAddr` as every broker has it.
     pub controller_addr: String,
+    /// `controllerDLegerPeers` as the first controllers have it.
+    peers: String,
     /// The brokers.
     pub brokers: Vec<Broker>,
 }
@@ -100,7 +104,11 @@ impl Group {
     pub fn start(plan: &Plan) -> io::Result<Self> {
         fs::create_dir_all(&plan.dir)?;
         let mut ports = FreePorts;
-        let peers: Vec<u16> = ports.take(plan.controllers)?;
+        let count = match plan.embedded {
+            true => plan.replicas,
+            false => plan.controllers,
+        };
+        let peers: Vec<u16> = ports.take(count)?;
         let peer_text: Vec<_> = peers
             .iter()
             .enumerate()
@@ -113,20 +121,42 @@ impl Group {
         let mut group = Self {
             controllers: Vec::new(),
             controller_addr: addresses.join(";"),
+            peers: String::new(),
             brokers: Vec::new(),
         };
-        for index in 0..plan.controllers {
-            let mut controller = controller(plan, index, &peer_text.join(";"))?;
+        group.peers = peer_text.join(";");
+        for index in 0..count {
+            if plan.embedded {
+                break;
+            }
+            let text = controller_text(plan, index, &group.peers);
+            let mut controller = controller(plan, index, text)?;
             controller.start()?;
             group.controllers.push(controller);
         }
         for index in 0..plan.replicas {
             let pair = ports.take(2)?;
-            let mut broker = broker(plan, index, (pair[0], pair[1]), &group.controller_addr)?;
+            let mut broker = broker(plan, index, (pair[0], pair[1]), &group)?;
             broker.process.start()?;
             group.brokers.push(broker);
         }
         Ok(group)
+    }
+
+    /// Starts one more controller, `n{index}`, which waits to be added to the group; gives its
+    /// `host:port`.
+    ///
+    /// # Errors
+    /// As [`Group::start`].
+    pub fn add_controller(&mut self, plan: &Plan, index: usize) -> io::Result<String> {
+        let port = FreePorts.take(1)?[0];
+        let address = format!("127.0.0.1:{port}");
+        let peers = format!("{};n{index}-{address}", self.peers);
+        let text = controller_text(plan, index, &peers) + "\ncontrollerJoin=true\n";
+        let mut controller = controller(plan, index, text)?;
+        controller.start()?;
+        self.controllers.push(controller);
+        Ok(address)
     }
 
     /// The broker that listens on `address`.
@@ -186,7 +216,7 @@ impl Process {
             command.env("RUST_LOG", filter);
         }
         let child = command
-            .arg(self.command)
+            .args(self.command)
             .arg("-c")
             .arg(&self.conf)
             .arg("--stop-with-stdin")
@@ -293,24 +323,28 @@ fn not_running(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("{name} does not run"))
 }
 
-fn controller(plan: &Plan, index: usize, peers: &str) -> io::Result<Process> {
-    let name = format!("controller-n{index}");
-    let conf = plan.dir.join(format!("{name}.conf"));
-    let text = format!(
+/// The keys of controller `n{index}`.
+fn controller_text(plan: &Plan, index: usize, peers: &str) -> String {
+    format!(
         "controllerDLegerGroup=epochlog\n\
          controllerDLegerPeers={peers}\n\
          controllerDLegerSelfId=n{index}\n\
          controllerStorePath={}\n\
          scanNotActiveBrokerInterval=500\n\
          scanInactiveMasterInterval=500\n{}",
-        plan.dir.join(&name).display(),
+        plan.dir.join(format!("controller-n{index}")).display(),
         plan.controller_extra,
-    );
+    )
+}
+
+fn controller(plan: &Plan, index: usize, text: String) -> io::Result<Process> {
+    let name = format!("controller-n{index}");
+    let conf = plan.dir.join(format!("{name}.conf"));
     fs::write(&conf, text)?;
     Ok(Process {
         name: format!("controller n{index}"),
         binary: plan.binary.clone(),
-        command: "controller",
+        command: &["controller"],
         conf,
         log: plan.dir.join(format!("{name}.log")),
         log_filter: plan.log_filter.clone(),
@@ -318,11 +352,12 @@ fn controller(plan: &Plan, index: usize, peers: &str) -> io::Result<Process> {
     })
 }
 
-fn broker(plan: &Plan, index: usize, ports: (u16, u16), controllers: &str) -> io::Result<Broker> {
+fn broker(plan: &Plan, index: usize, ports: (u16, u16), group: &Group) -> io::Result<Broker> {
     let name = format!("broker-{}", index + 1);
     let store = plan.dir.join(&name);
     let conf = plan.dir.join(format!("{name}.conf"));
-    let text = format!(
+    let controllers = &group.controller_addr;
+    let mut text = format!(
         "brokerClusterName={CLUSTER_NAME}\n\
          brokerName={BROKER_NAME}\n\
          brokerIP1=127.0.0.1\n\
@@ -348,12 +383,18 @@ fn broker(plan: &Plan, index: usize, ports: (u16, u16), controllers: &str) -> io
         plan.min_in_sync,
         plan.broker_extra,
     );
+    if plan.embedded {
+        text += &controller_text(plan, index, &group.peers);
+    }
     fs::write(&conf, text)?;
     Ok(Broker {
         process: Process {
             name: format!("broker {}", index + 1),
             binary: plan.binary.clone(),
-            command: "broker",
+            command: match plan.embedded {
+                true => &["broker", "--controller-embedded"],
+                false => &["broker"],
+            },
             conf,
             log: plan.dir.join(format!("{name}.log")),
             log_filter: plan.log_filter.clone(),

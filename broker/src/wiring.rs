@@ -88,6 +88,18 @@ pub(crate) struct Wires {
 /// # Errors
 /// It cannot start, cannot go on, or cannot stop clean.
 pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
+    run_beside(conf, std::future::pending()).await
+}
+
+/// The same beside another part of the process: when `other` ends, it gives the reason why the process
+/// cannot go on, and the broker stops too.
+///
+/// # Errors
+/// As [`run`], or what `other` said.
+pub async fn run_beside(
+    conf: BrokerConf,
+    other: impl Future<Output = String>,
+) -> Result<(), BrokerError> {
     let mut stop = Stop::new().map_err(|source| BrokerError::Io {
         what: "signals".into(),
         source,
@@ -110,6 +122,7 @@ pub async fn run(conf: BrokerConf) -> Result<(), BrokerError> {
             Some(Err(error)) => BrokerError::Task(error.to_string()),
             None => BrokerError::Task("none is left".into()),
         }),
+        why = other => Err(BrokerError::Task(why)),
     };
     if let Err(error) = &ended {
         error!(%error, "stopping");

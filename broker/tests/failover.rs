@@ -49,6 +49,8 @@ struct Traffic {
     first_acks: Mutex<BTreeMap<u32, Instant>>,
     /// When the newest acknowledgement came.
     last_ack: Mutex<Instant>,
+    /// The longest time between two acknowledgements since it was set to nothing.
+    silence: Mutex<Duration>,
     next: AtomicU64,
     unknown: AtomicU64,
     stop: AtomicBool,
@@ -61,6 +63,7 @@ impl Traffic {
             acked: Mutex::default(),
             first_acks: Mutex::default(),
             last_ack: Mutex::new(Instant::now()),
+            silence: Mutex::default(),
             next: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -101,7 +104,10 @@ impl Traffic {
                     let now = Instant::now();
                     self.acked.lock().insert(id, receipt);
                     self.first_acks.lock().entry(master.epoch).or_insert(now);
-                    *self.last_ack.lock() = now;
+                    let mut last = self.last_ack.lock();
+                    let mut silence = self.silence.lock();
+                    *silence = now.saturating_duration_since(*last).max(*silence);
+                    *last = now;
                 }
                 Err(error) => {
                     let unknown = u64::from(error.may_be_stored());
@@ -141,6 +147,23 @@ impl Traffic {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         None
+    }
+}
+
+/// How long the traffic is watched for a silence after a controller stopped: longer than a lease and
+/// an election together.
+const WATCH: Duration = Duration::from_secs(4);
+
+impl Traffic {
+    /// The longest time without an acknowledgement in the next [`WATCH`]; none when even then no
+    /// further one came.
+    async fn longest_silence(&self) -> Option<Duration> {
+        let begin = Instant::now();
+        *self.last_ack.lock() = begin;
+        *self.silence.lock() = Duration::ZERO;
+        tokio::time::sleep(WATCH).await;
+        self.ack_after(Instant::now()).await?;
+        Some(*self.silence.lock())
     }
 }
 
@@ -199,9 +222,7 @@ impl Rounds {
             }
             Event::KillLeader => {
                 group.controllers[leader].kill().expect("killed");
-                self.traffic
-                    .ack_after(begin + Duration::from_millis(50))
-                    .await
+                self.traffic.longest_silence().await
             }
             Event::StopMaster => {
                 group.brokers[at]
@@ -221,12 +242,13 @@ impl Rounds {
                 group.controllers[leader]
                     .signal(Signal::STOP)
                     .expect("stopped");
-                tokio::time::sleep(self.pause).await;
+                let silence = self.traffic.longest_silence().await;
+                tokio::time::sleep(self.pause.saturating_sub(begin.elapsed())).await;
                 let group = &self.cluster.group;
                 group.controllers[leader]
                     .signal(Signal::CONT)
                     .expect("goes on");
-                self.traffic.ack_after(Instant::now()).await
+                silence
             }
             Event::HandOver => self.hand_over(&before).await,
         };
@@ -265,7 +287,11 @@ impl Rounds {
     }
 
     fn table(&self, profile: &str) -> String {
-        let mut text = format!("{profile}: ms from the event to the first acknowledged write\n");
+        let mut text = format!(
+            "{profile}: ms from the event to the first write acknowledged in the next epoch; of \
+             KillLeader and StopLeader the longest time without an acknowledged write\n\
+             | event | rounds | least | median | most |\n|---|---|---|---|---|\n"
+        );
         for (event, times) in &self.times {
             let mut ms: Vec<u128> = times.iter().map(Duration::as_millis).collect();
             ms.sort_unstable();
@@ -278,6 +304,15 @@ impl Rounds {
             );
         }
         text
+    }
+
+    /// How long the rounds in which a master was killed took, shortest first.
+    fn master_kills(&self) -> Vec<Duration> {
+        let killed = [Event::KillMaster, Event::KillBoth].into_iter();
+        let times = killed.filter_map(|event| self.times.get(&event));
+        let mut all: Vec<Duration> = times.flatten().copied().collect();
+        all.sort_unstable();
+        all
     }
 }
 
@@ -421,60 +456,25 @@ async fn k15_failures_of_every_kind_lose_nothing_and_never_make_two_masters() {
         rounds("short", false, &events, Duration::from_secs(2)).await;
         return;
     }
-    let limit = Duration::from_secs(20);
+    // Each stopped process stands still for this long.
+    let pause = Duration::from_secs(20);
     for (name, fast) in [("default", false), ("fast", true)] {
         let events: Vec<Event> = EVENTS.iter().copied().cycle().take(count() / 2).collect();
-        let done = rounds(name, fast, &events, limit).await;
-        let mut all: Vec<Duration> = Vec::new();
-        for event in [Event::KillMaster, Event::KillBoth] {
-            all.extend(&done.times[&event]);
-        }
-        all.sort_unstable();
-        let (median, worst) = (all[all.len() / 2], all[all.len() - 1]);
-        let bars = match fast {
-            false => (Duration::from_secs(3), Duration::from_secs(3)),
-            true => (Duration::from_secs(1), Duration::from_secs(2)),
+        let done = rounds(name, fast, &events, pause).await;
+        let all = done.master_kills();
+        assert!(!all.is_empty(), "2 rounds are the least");
+        let (median, most) = (all[all.len() / 2], all[all.len() - 1]);
+        println!(
+            "{name}: a killed master, {} rounds: median {median:?}, most {most:?}",
+            all.len()
+        );
+        let is_soon = match fast {
+            false => most <= Duration::from_secs(3),
+            true => median < Duration::from_secs(1) && most <= Duration::from_secs(2),
         };
         assert!(
-            median <= bars.0 && worst <= bars.1,
-            "{name}: {median:?} {worst:?}"
+            is_soon,
+            "{name}: median {median:?}, most {most:?} of {all:?}"
         );
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_of_two_survives_the_loss_of_either() {
-    let dir = tempfile::tempdir().expect("temp dir");
-    let mut plan = plan(dir.path(), 2);
-    plan.controllers = 3;
-    plan.min_in_sync = 1;
-    let mut cluster = Cluster::start(&plan);
-    let first = cluster.in_sync(2, 0).await;
-    cluster.produce(&first, "first", 50).await;
-    let at = cluster
-        .group
-        .broker_at(&first.address)
-        .expect("one of ours");
-
-    // The slave: the set shrinks, the master goes on.
-    cluster.group.brokers[1 - at]
-        .process
-        .kill()
-        .expect("killed");
-    cluster.produce(&first, "alone", 50).await;
-    cluster.group.brokers[1 - at]
-        .process
-        .start()
-        .expect("starts");
-    let both = cluster.in_sync(2, 0).await;
-    assert_eq!(both.epoch, first.epoch);
-
-    // The master: the slave takes over.
-    cluster.group.brokers[at].process.kill().expect("killed");
-    let second = cluster.in_sync(1, first.epoch).await;
-    assert_ne!(second.id, first.id);
-    cluster.produce(&second, "second", 50).await;
-    cluster.group.brokers[at].process.start().expect("starts");
-    let third = cluster.in_sync(2, second.epoch - 1).await;
-    cluster.stop_and_compare(&third).await;
 }

@@ -148,6 +148,7 @@ async fn demonstrate(args: &Args, dir: &Path) -> Result<Report, DemoError> {
         dir: dir.to_owned(),
         replicas: usize::from(args.replicas),
         controllers: usize::from(args.controllers),
+        embedded: false,
         min_in_sync: 2,
         segment_size: SEGMENT_SIZE,
         broker_extra: String::new(),

@@ -13,7 +13,7 @@ const DAY_MS: u64 = 24 * 3_600_000;
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// The keys of one file. Every `take` removes its key and notes the effective value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reader {
     path: PathBuf,
     keys: BTreeMap<String, (usize, String)>,
@@ -75,6 +75,14 @@ impl Reader {
             }
         }
         Ok(reader)
+    }
+
+    /// What a key stands for when it is absent or blank in the file.
+    pub(super) fn set_default(&mut self, key: &str, value: &str) {
+        let known = self.keys.get(key);
+        if known.is_none_or(|(_, value)| value.trim().is_empty()) {
+            self.keys.insert(key.to_owned(), (0, value.to_owned()));
+        }
     }
 
     /// The value of `key`, trimmed; `None` when absent or blank.

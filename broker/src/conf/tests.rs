@@ -323,3 +323,76 @@ fn a_file_that_is_not_utf8_is_read_as_latin1() {
         .to_string();
     assert!(gone.contains("none"), "{gone}");
 }
+
+#[test]
+fn a_controller_that_joins_and_preferred_leaders() {
+    let text = "controllerDLegerPeers=n0-h:1;n3-h:4\ncontrollerDLegerSelfId=n3\n";
+    let conf = controller(text).expect("reads");
+    assert!(!conf.join && conf.preferred_leaders.is_empty());
+    let more = "controllerJoin=true\npreferredLeaderIds= n0; n7 ;\n";
+    let conf = controller(&format!("{text}{more}")).expect("reads");
+    assert!(conf.join && conf.warnings.is_empty(), "{:?}", conf.warnings);
+    assert_eq!(conf.preferred_leaders, ["n0", "n7"]);
+    let error = controller(&format!("{text}preferredLeaderIds=n0-h\n"));
+    let error = error.expect_err("no id").to_string();
+    assert!(
+        error.contains("controller.conf:3: preferredLeaderIds=n0-h"),
+        "{error}"
+    );
+}
+
+#[test]
+fn one_file_serves_a_broker_and_its_embedded_controller() {
+    const BOTH: &str = "enableControllerMode=true\nbrokerName=b\nlistenPort=11\n\
+        controllerDLegerPeers=n0-10.0.0.1:7;n1-10.0.0.2:7\ncontrollerDLegerSelfId=n1\n\
+        bindAddress=10.0.0.2\nleaseWaitMills=1600\nleaseMills=1300\n";
+    let read = |more: &str| {
+        let text = format!("{BOTH}{more}");
+        EmbeddedConf::read(Reader::parse(Path::new("broker.conf"), &text)?)
+    };
+    let conf = read("colour=red\n").expect("reads");
+    assert_eq!(conf.broker.controller_addr, "10.0.0.1:7;10.0.0.2:7");
+    assert_eq!(conf.broker.lease, Duration::from_millis(1300));
+    assert_eq!(conf.controller.lease_wait, Duration::from_millis(1600));
+    assert_eq!(conf.controller.bind_ip, "10.0.0.2".parse().ok());
+    let unknown = ["broker.conf:9: colour is not supported and has no effect"];
+    assert_eq!(
+        (
+            conf.broker.warnings.as_slice(),
+            conf.controller.warnings.len()
+        ),
+        (&unknown.map(String::from)[..], 0)
+    );
+    let keys: Vec<&str> = conf.effective().iter().map(|(key, _)| *key).collect();
+    for key in [
+        "bindAddress",
+        "leaseMills",
+        "leaseWaitMills",
+        "controllerAddr",
+    ] {
+        assert_eq!(
+            keys.iter().filter(|known| **known == key).count(),
+            1,
+            "{key}"
+        );
+    }
+    let given = read("controllerAddr=c.example:7\n").expect("reads");
+    assert_eq!(given.broker.controller_addr, "c.example:7");
+    for (more, why) in [
+        (
+            "haListenPort=7\n",
+            "broker.conf:9: haListenPort=7 is not allowed: a port other than the controller's",
+        ),
+        ("leaseWaitMills=1\n", "leaseWaitMills=1"),
+        ("leaseMills=1\n", "leaseMills=1"),
+    ] {
+        let error = read(more).expect_err(more).to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    let alone = broker("controllerDLegerSelfId=n1\n").expect("reads");
+    assert_eq!(
+        alone.warnings.len(),
+        1,
+        "a key of a controller has no effect there"
+    );
+}

@@ -21,6 +21,7 @@ pub(crate) fn plan(dir: &Path, replicas: usize) -> Plan {
         dir: dir.to_owned(),
         replicas,
         controllers: 1,
+        embedded: false,
         min_in_sync: replicas.min(2),
         segment_size: SEGMENT_SIZE,
         broker_extra: String::new(),
