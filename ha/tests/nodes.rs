@@ -8,6 +8,8 @@ mod as_master;
 mod as_slave;
 #[path = "nodes/bed.rs"]
 mod bed;
+#[path = "nodes/beside.rs"]
+mod beside;
 #[path = "nodes/churn.rs"]
 mod churn;
 #[path = "nodes/confirm.rs"]
@@ -51,5 +53,6 @@ told_for_each_transport!(
     stories::a_killed_master_serves_its_epoch_again_or_follows,
     stories::writes_that_wait_end_as_unknown_when_the_role_ends,
     reports::a_report_does_not_wait_for_a_body_that_does_not_come,
+    beside::catching_up_from_far_behind_does_not_hold_live_acks_up,
     reports::reports_of_a_stream_come_while_it_goes_on,
 );

@@ -6,7 +6,7 @@ use epochlog_engine::Error as EngineError;
 use epochlog_ha::{AckPolicy, Error, Outcome, Refused, SyncStateSet, TransportKind};
 
 use crate::bed::{Node, SEGMENT, assert_equal, assert_holds, wait_until};
-use crate::fakes::FakeMaster;
+use crate::fakes::{FakeMaster, FakeMasterConnection};
 
 const KIND: TransportKind = TransportKind::Auto;
 
@@ -268,4 +268,42 @@ fn a_role_asked_for_while_the_service_ends_is_not_left_behind() {
             "{refused:?} after {delay_us} us"
         );
     }
+}
+
+#[test]
+fn g02_a_sync_covers_no_byte_whose_receive_is_under_way() {
+    let (a, b) = (Node::new(1, KIND), Node::new(2, KIND));
+    a.lead(1, &[1]);
+    a.write_all(8, AckPolicy::Local);
+    let (bytes, ends) = (a.bytes(), record_ends(&a));
+    let fake = FakeMaster::listen();
+    b.follow_at(1, 1, fake.addr());
+    let mut conn = fake.join(bytes.len() as u64, &[(1, 0)]);
+    assert_eq!(conn.report(), Some(0));
+    // One frame whole, and of the next one, with several records, all but the last byte.
+    let first = usize::try_from(ends[0]).unwrap();
+    let second = FakeMasterConnection::frame(ends[0], (1, 0), &bytes[first..]);
+    let (shown, last) = second.split_at(second.len() - 1);
+    conn.transfer(0, (1, 0), &bytes[..first]);
+    conn.say(shown);
+    assert_eq!(conn.report(), Some(ends[0]));
+    for _ in 0..20 {
+        // Most of the second body is in the mapping by now, where the sync finds it.
+        let flushed = b.store.flush().unwrap();
+        assert_eq!((flushed, b.store.end_offset()), (ends[0], ends[0]));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    conn.say(last);
+    let end = bytes.len() as u64;
+    while conn.report().unwrap() < end {}
+    assert_eq!(b.store.flushed_offset(), ends[0], "nobody asked since");
+    assert_eq!(b.store.flush().unwrap(), end);
+}
+
+fn record_ends(node: &Node) -> Vec<u64> {
+    let records = node.store.records(0..node.store.end_offset());
+    let end = |view: epochlog_engine::RecordView| {
+        view.record().physical_offset() + view.record().total_size() as u64
+    };
+    records.map(|view| end(view.unwrap())).collect()
 }
