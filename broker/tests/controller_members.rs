@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::{Cluster, LIMIT, plan};
-use epochlog_broker::group::BROKER_NAME;
+use epochlog_broker::group::{BROKER_NAME, Plan};
 use epochlog_broker::observe::Observer;
 use epochlog_broker::producer::{Producer, Receipt};
-use epochlog_raft_glue::admin::ControllerStatus;
+use epochlog_raft_glue::admin::{ControllerRole, ControllerStatus};
+use epochlog_raft_glue::remoting::ElectMasterRequest;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
@@ -152,6 +153,25 @@ impl Stream {
     }
 }
 
+/// Starts controller `n{at}`, which waits to be added; gives its address once it answers.
+async fn one_more(cluster: &mut Cluster, plan: &Plan, at: usize) -> String {
+    let spare = cluster.group.add_controller(plan, at).expect("starts");
+    let end = Instant::now() + LIMIT;
+    loop {
+        let asked = cluster.observer.controller().status(&spare).await;
+        if asked.is_ok_and(|it| it.role == ControllerRole::Joining) {
+            return spare;
+        }
+        assert!(Instant::now() < end, "it does not wait\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Words of a command after `epochlog controller`.
+fn words<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
+    parts.concat()
+}
+
 /// `controller members replace …`.
 fn replace(addr: &str, old: &str, id: &str, peer: &str) -> [String; 10] {
     let all = [
@@ -184,7 +204,7 @@ async fn a_dead_controller_is_replaced_by_one_command_while_writes_go_on() {
 
     // One that leads is not replaced, and one that is none neither.
     let (leader, _) = status(&addr, &cluster);
-    let spare = cluster.group.add_controller(&plan, 3).expect("starts");
+    let spare = one_more(&mut cluster, &plan, 3).await;
     let error = not_replaced(&addr, &leader.name, "n3", &spare);
     assert!(error.contains("leads: hand the leadership over"), "{error}");
     let error = not_replaced(&addr, "n9", "n3", &spare);
@@ -301,6 +321,114 @@ async fn three_processes_with_a_controller_each_survive_the_loss_of_any() {
     stream.end(task, &mut cluster).await;
     let last = cluster.in_sync(3, 0).await;
     cluster.stop_and_compare(&last).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_come_and_go_and_the_leadership_moves_by_command() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut plan = plan(dir.path(), 0);
+    plan.controller_extra = "preferredLeaderIds=n1\n".to_owned();
+    let mut cluster = Cluster::start(&plan);
+    let addr = cluster.group.controller_addr.clone();
+    status(&addr, &cluster);
+    let spare = one_more(&mut cluster, &plan, 1).await;
+    let both = format!("{addr},{spare}");
+    let of = ["--addr", both.as_str()];
+    let new = ["--id", "n1", "--peer", spare.as_str()];
+
+    let complaint = refused(&words(&[&["members", "remove"], &of, &["--id", "n0"]]));
+    assert!(complaint.contains("last member with a vote"), "{complaint}");
+    let add = words(&[&["members", "add", "--learner"], &of, &new]);
+    let printed = done(&add, &cluster);
+    let wanted = format!("members without a vote: n1-{spare}");
+    assert!(printed.contains(&wanted), "{printed}");
+    let promote = words(&[&["members", "promote"], &of, &["--id", "2"]]);
+    let printed = done(&promote, &cluster);
+    let wanted = format!("members with a vote: n0-{addr};n1-{spare}");
+    assert!(printed.contains(&wanted), "{printed}");
+    let complaint = refused(&words(&[&["members", "add"], &of, &new]));
+    assert!(complaint.contains("with a vote already"), "{complaint}");
+
+    let leads = async |name: &str| {
+        let end = Instant::now() + LIMIT;
+        while status(&both, &cluster).0.name != name {
+            assert!(
+                Instant::now() < end,
+                "{name} does not lead\n{}",
+                cluster.logs()
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    leads("n1").await;
+    let printed = done(&["transfer", "--addr", &both, "--to", "n0"], &cluster);
+    assert!(
+        printed.contains("n0 leads group epochlog, after "),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("not one of preferredLeaderIds (n1)"),
+        "{printed}"
+    );
+    let complaint = refused(&["transfer", "--addr", &both, "--to", "n7"]);
+    assert!(
+        complaint.contains("n7 is no member: there are n0"),
+        "{complaint}"
+    );
+    leads("n1").await;
+    let printed = done(
+        &words(&[&["members", "remove"], &of, &["--id", "n0"]]),
+        &cluster,
+    );
+    let wanted = format!("members with a vote: n1-{spare}\n");
+    assert!(printed.contains(&wanted), "{printed}");
+    let complaint = refused(&["status", "--addr", "nonsense"]);
+    assert!(
+        complaint.contains("--addr: controller address"),
+        "{complaint}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_controller_that_fails_ends_the_process() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let mut plan = plan(dir.path(), 1);
+    plan.embedded = true;
+    let mut cluster = Cluster::start(&plan);
+    let master = cluster.in_sync(1, 0).await;
+    cluster.produce(&master, "first", 5).await;
+    // Room for the head of the controller's file and for the text of the log, and for no more.
+    let process = &cluster.group.brokers[0].process;
+    process.limit_file_len(Some(64 << 10)).expect("limited");
+    let request = ElectMasterRequest {
+        broker_name: BROKER_NAME.to_owned(),
+        ..ElectMasterRequest::default()
+    };
+    let asked = cluster.observer.controller().elect_master(&request).await;
+    assert!(asked.is_err(), "{asked:?}");
+    let end = Instant::now() + LIMIT;
+    let ended = loop {
+        let process = &mut cluster.group.brokers[0].process;
+        if let Some(ended) = process.ended().expect("known") {
+            break ended;
+        }
+        assert!(Instant::now() < end, "it goes on\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(ended.code(), Some(1), "{}", cluster.logs());
+    let said = cluster.logs();
+    let why = "a part of the broker ended: the controller in this process: ";
+    assert!(
+        said.contains(why) && said.contains("controller.redb"),
+        "{said}"
+    );
+
+    // With room again it goes on where it was.
+    let process = &mut cluster.group.brokers[0].process;
+    assert!(!process.stop(LIMIT).expect("ended"), "not by being asked");
+    process.start().expect("starts");
+    let master = cluster.in_sync(1, 0).await;
+    cluster.stop_and_compare(&master).await;
 }
 
 /// One of these files cannot be used, and the process says so and ends.
