@@ -52,7 +52,8 @@ pub fn folder() -> (TempDir, String) {
 }
 
 /// The kind of the file system that holds `path`, as `/proc/self/mounts` names it.
-fn file_system(path: &Path) -> Option<String> {
+#[must_use]
+pub fn file_system(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let mut longest: Option<(usize, &str)> = None;
