@@ -141,7 +141,10 @@ mod tests {
     fn a_log_that_is_cut_short_or_damaged_is_an_error_with_its_offset() {
         let (dir, end) = log(100);
         let longer = Digest::of_log(dir.path(), SEGMENT, end + 4096).unwrap_err();
-        assert!(longer.to_string().contains(&format!("offset {end}")), "{longer}");
+        assert!(
+            longer.to_string().contains(&format!("offset {end}")),
+            "{longer}"
+        );
         change(dir.path(), 5);
         let damaged = Digest::of_log(dir.path(), SEGMENT, end).unwrap_err();
         assert!(damaged.to_string().contains("offset 65536"), "{damaged}");

@@ -95,7 +95,11 @@ impl Cpu {
             replica.ask(&format!("settle {PATIENCE_MS}"))?;
         }
         let now = Self::now(replicas)?.0;
-        Ok(now.iter().zip(self.0).map(|(now, then)| now - then).collect())
+        Ok(now
+            .iter()
+            .zip(self.0)
+            .map(|(now, then)| now - then)
+            .collect())
     }
 }
 

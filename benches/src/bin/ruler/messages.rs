@@ -75,7 +75,11 @@ mod tests {
         for n in [0usize, 1, 9, 63, 64, 130] {
             let message = messages.single(n);
             for (at, byte) in message.body.iter().enumerate() {
-                assert_eq!(usize::from(*byte), (n % BODIES * 37 + at) % 251, "{n}, {at}");
+                assert_eq!(
+                    usize::from(*byte),
+                    (n % BODIES * 37 + at) % 251,
+                    "{n}, {at}"
+                );
             }
             assert_eq!(message.body.len(), 1024);
             let key = format!("KEYS\x01order-{}\x02TAGS\x01a\x02", n % 64);

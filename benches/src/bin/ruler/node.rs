@@ -200,7 +200,9 @@ impl Node {
         let mut behind = self.behind();
         let mut changed = Instant::now();
         while behind > 0 && changed.elapsed() < STALL {
-            pause(deadline, || format!("the consume queues are still {behind} bytes behind"))?;
+            pause(deadline, || {
+                format!("the consume queues are still {behind} bytes behind")
+            })?;
             let now = self.behind();
             if now != behind {
                 changed = Instant::now();

@@ -21,7 +21,8 @@ pub(crate) const PATIENCE_MS: u64 = 240_000;
 /// A running replica; killed when it is dropped.
 pub(crate) struct Replica {
     child: Child,
-    input: ChildStdin,
+    /// None once it was told to end.
+    input: Option<ChildStdin>,
     lines: Receiver<String>,
     name: String,
     /// What it said first.
@@ -64,7 +65,7 @@ impl Replica {
         });
         let mut replica = Self {
             child,
-            input,
+            input: Some(input),
             lines,
             name,
             hello: Value::Null,
@@ -92,7 +93,11 @@ impl Replica {
     /// # Errors
     /// If there is none, or it says that the command failed.
     pub(crate) fn ask(&mut self, line: &str) -> Result<Value, Box<dyn Error>> {
-        writeln!(self.input, "{line}").map_err(|error| format!("{}: {error}", self.name))?;
+        let sent = match &mut self.input {
+            Some(input) => writeln!(input, "{line}"),
+            None => Err(std::io::ErrorKind::BrokenPipe.into()),
+        };
+        sent.map_err(|error| format!("{}: {error}", self.name))?;
         self.answer(line)
     }
 
@@ -123,8 +128,8 @@ impl Replica {
 
     /// Ends it as SIGKILL would: what it wrote stays in the page cache.
     pub(crate) fn halt(mut self) {
-        // It may be gone already.
-        let _ = writeln!(self.input, "halt");
+        // It may be gone already. The pipe is closed too: a script around the program may read it.
+        let _ = self.input.take().map(|mut input| writeln!(input, "halt"));
         let _ = self.child.wait();
     }
 }

@@ -16,10 +16,11 @@ use crate::table::markdown;
 const RECORD_LEN: usize = 1160;
 /// Heaps, consume queues and prepared segments of a side.
 const BESIDE_THE_LOGS: u64 = 1 << 30;
-/// RocketMQ's own settings of the collector (bin/runbroker.sh), with a heap that fits two.
+/// RocketMQ's own settings of the collector (bin/runbroker.sh) with a heap that fits two, and no log:
+/// a slave would write many lines of the records it has only the first part of.
 const JAVA_OPTIONS: &str = "-Xms2g -Xmx2g -XX:-UseSerialGC -XX:+UseG1GC -XX:G1HeapRegionSize=16m \
     -XX:G1ReservePercent=25 -XX:InitiatingHeapOccupancyPercent=30 -XX:SoftRefLRUPolicyMSPerMB=0 \
-    -XX:+AlwaysPreTouch";
+    -XX:+AlwaysPreTouch -Dpeer.log.level=OFF";
 
 #[derive(clap::Args)]
 pub(crate) struct RunArgs {
@@ -27,7 +28,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// Where the stores are made; a folder in memory keeps the disk out
-    #[arg(long, default_value = "/dev/shm")]
+    #[arg(long, default_value = "/dev/shm", overrides_with = "dir")]
     dir: PathBuf,
     /// What is started as RocketMQ: fixtures/rocketmq-peer/peer
     #[arg(long)]
@@ -178,18 +179,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Box<dyn Error>> {
 fn agree(java: &Measured, ours: &Measured) -> Result<(), String> {
     for (java, ours) in java.logs.iter().zip(&ours.logs) {
         if !java.holds_the_same(ours) {
-            return Err(format!("the sides did not write the same: {java:?}, {ours:?}"));
+            return Err(format!(
+                "the sides did not write the same: {java:?}, {ours:?}"
+            ));
         }
     }
     Ok(())
 }
 
-fn tell(
-    args: &RunArgs,
-    side: &Side,
-    run: usize,
-    figures: &[Figure],
-) -> Result<(), Box<dyn Error>> {
+fn tell(args: &RunArgs, side: &Side, run: usize, figures: &[Figure]) -> Result<(), Box<dyn Error>> {
     let lines: String = figures
         .iter()
         .map(|figure| format!("{}\n", figure.line(side.name, run)))
@@ -210,8 +208,7 @@ fn tell(
 fn check_room(dir: &Path, plan: &Plan) -> Result<(), String> {
     let logs = 2 * (plan.most_messages() * RECORD_LEN) as u64;
     let need = logs + BESIDE_THE_LOGS;
-    let system =
-        rustix::fs::statvfs(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let system = rustix::fs::statvfs(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let have = system.f_bavail * system.f_frsize;
     if have < need {
         return Err(format!(

@@ -57,7 +57,11 @@ fn row(runs: &[[Vec<Figure>; 2]], index: usize) -> Row {
         name: first.name.clone(),
         unit: first.unit,
         values: [0, 1].map(|side| median(of(side).map(|it| it.value).collect())),
-        ratios: [ratios[0], ratios[ratios.len() / 2], ratios[ratios.len() - 1]],
+        ratios: [
+            ratios[0],
+            ratios[ratios.len() / 2],
+            ratios[ratios.len() - 1],
+        ],
         cpu_s_per_gb: cpu(0).zip(cpu(1)).map(|(java, ours)| [java, ours]),
     }
 }
