@@ -81,6 +81,60 @@ struct Lane<T> {
     durability: Durability,
     /// Ascending ends.
     waiting: VecDeque<(Offset, u64, T)>,
+    /// The deadlines ascend too, as they do where all writes may take equally long: those that are
+    /// over then stand in front, and nobody behind them is looked at.
+    in_turn: bool,
+}
+
+impl<T> Lane<T> {
+    fn push(&mut self, end: Offset, deadline_ms: u64, token: T) {
+        let waiter = (end, deadline_ms, token);
+        match self.waiting.back() {
+            None => {
+                self.in_turn = true;
+                self.waiting.push_back(waiter);
+            }
+            Some((last, last_deadline_ms, _)) if *last <= end => {
+                self.in_turn &= *last_deadline_ms <= deadline_ms;
+                self.waiting.push_back(waiter);
+            }
+            Some(_) => {
+                self.in_turn = false;
+                let place = self.waiting.partition_point(|(other, ..)| *other <= end);
+                self.waiting.insert(place, waiter);
+            }
+        }
+    }
+
+    /// Takes out all whose deadline has come; returns the earliest of the others.
+    fn expire(&mut self, now_ms: u64, mut done: impl FnMut(Offset, T)) -> u64 {
+        if self.in_turn {
+            while let Some((end, deadline_ms, token)) = self.waiting.pop_front() {
+                if deadline_ms > now_ms {
+                    self.waiting.push_front((end, deadline_ms, token));
+                    return deadline_ms;
+                }
+                done(end, token);
+            }
+            return u64::MAX;
+        }
+        let (mut earliest_ms, mut last_ms) = (u64::MAX, 0);
+        self.in_turn = true;
+        for _ in 0..self.waiting.len() {
+            match self.waiting.pop_front() {
+                Some((end, deadline_ms, token)) if deadline_ms <= now_ms => done(end, token),
+                Some(waiter) => {
+                    let deadline_ms = waiter.1;
+                    earliest_ms = earliest_ms.min(deadline_ms);
+                    self.in_turn &= last_ms <= deadline_ms;
+                    last_ms = deadline_ms;
+                    self.waiting.push_back(waiter);
+                }
+                None => break,
+            }
+        }
+        earliest_ms
+    }
 }
 
 /// All waiting writes of one term.
@@ -138,17 +192,11 @@ impl<T> Waiters<T> {
                 policy,
                 durability,
                 waiting: VecDeque::new(),
+                in_turn: true,
             });
             self.lanes.len() - 1
         });
-        let waiting = &mut self.lanes[at].waiting;
-        match waiting.back() {
-            Some((last, ..)) if *last > end => {
-                let place = waiting.partition_point(|(other, ..)| *other <= end);
-                waiting.insert(place, (end, deadline_ms, token));
-            }
-            _ => waiting.push_back((end, deadline_ms, token)),
-        }
+        self.lanes[at].push(end, deadline_ms, token);
     }
 
     /// Ends every waiter whose copies are complete: those up to `acked_by` of their policy and durability,
@@ -190,23 +238,15 @@ impl<T> Waiters<T> {
         self.earliest_ms = u64::MAX;
         for lane in &mut self.lanes {
             let acked = acked_by(lane.policy, Durability::Memory);
-            for _ in 0..lane.waiting.len() {
-                match lane.waiting.pop_front() {
-                    Some((end, deadline_ms, token)) if deadline_ms <= now_ms => {
-                        let flush = lane.durability == Durability::Flushed && end <= acked;
-                        let reason = match flush {
-                            true => UnknownReason::FlushTimeout,
-                            false => UnknownReason::ReplicasTimeout,
-                        };
-                        done(token, reason);
-                    }
-                    Some(waiter) => {
-                        self.earliest_ms = self.earliest_ms.min(waiter.1);
-                        lane.waiting.push_back(waiter);
-                    }
-                    None => break,
-                }
-            }
+            let on_disk = lane.durability == Durability::Flushed;
+            let next_ms = lane.expire(now_ms, |end, token| {
+                let reason = match on_disk && end <= acked {
+                    true => UnknownReason::FlushTimeout,
+                    false => UnknownReason::ReplicasTimeout,
+                };
+                done(token, reason);
+            });
+            self.earliest_ms = self.earliest_ms.min(next_ms);
         }
     }
 

@@ -6,6 +6,8 @@
 mod as_master;
 #[path = "nodes/as_slave.rs"]
 mod as_slave;
+#[path = "nodes/bare.rs"]
+mod bare;
 #[path = "nodes/bed.rs"]
 mod bed;
 #[path = "nodes/beside.rs"]
@@ -53,6 +55,10 @@ told_for_each_transport!(
     stories::a_killed_master_serves_its_epoch_again_or_follows,
     stories::writes_that_wait_end_as_unknown_when_the_role_ends,
     reports::a_report_does_not_wait_for_a_body_that_does_not_come,
+    bare::a_slave_that_says_and_reads_single_bytes_is_served,
+    bare::slaves_that_stall_flood_or_break_off_hold_nobody_up,
+    bare::a_master_that_says_single_bytes_is_followed,
+    bare::a_master_that_stalls_or_breaks_off_leaves_nothing_behind,
     beside::catching_up_from_far_behind_does_not_hold_live_acks_up,
     reports::reports_of_a_stream_come_while_it_goes_on,
 );

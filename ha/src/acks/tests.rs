@@ -95,6 +95,83 @@ fn a_deadline_keeps_the_order_of_those_that_stay() {
 }
 
 #[test]
+fn many_that_time_out_one_after_the_other_cost_one_look_each() {
+    let mut w = Waiters::new();
+    const MANY: u64 = 100_000;
+    for end in 1..=MANY {
+        w.push(waiter(end, AckPolicy::AllInSync, Durability::Memory, end));
+    }
+    let began = std::time::Instant::now();
+    for now in 1..=MANY {
+        let mut ended = Vec::new();
+        w.expire(now, |_, _| 0, |token, _| ended.push(token));
+        assert_eq!(ended, [now]);
+        let next = if now == MANY { u64::MAX } else { now + 1 };
+        assert_eq!(w.next_deadline_ms(), next);
+    }
+    // A look at each that waits, each time, takes minutes.
+    assert!(began.elapsed() < std::time::Duration::from_secs(20));
+}
+
+#[test]
+fn deadlines_in_any_order_end_as_a_plain_list_of_them_does() {
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .subsec_nanos();
+    for seed in [42, u64::from(seed) | 1] {
+        println!("seed {seed}");
+        let mut random = seed;
+        let mut below = |limit: u64| {
+            random ^= random >> 12;
+            random ^= random << 25;
+            random ^= random >> 27;
+            (random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % limit
+        };
+        let (mut w, mut plain) = (Waiters::new(), Vec::new());
+        let (mut end, mut now, mut acked) = (0, 0, 0);
+        for _ in 0..20_000 {
+            match below(10) {
+                0..6 => {
+                    end += 1 + below(3);
+                    // Mostly as long as the others; sometimes behind one that came later.
+                    let time = if below(5) == 0 { below(50) } else { 20 };
+                    let at = if below(8) == 0 { end - 1 } else { end };
+                    let mut new = waiter(at, AckPolicy::AllInSync, Durability::Memory, now + time);
+                    new.token = plain.len() as u64;
+                    plain.push(Some((at, now + time)));
+                    w.push(new);
+                }
+                6..8 => {
+                    acked = (acked + below(8)).min(end);
+                    let got: Vec<_> = released(&mut w, acked, 0, 0);
+                    for token in &got {
+                        let place = usize::try_from(*token).unwrap();
+                        let (at, _) = plain[place].take().expect("it waits");
+                        assert!(at <= acked);
+                    }
+                    assert!(plain.iter().flatten().all(|(at, _)| *at > acked));
+                }
+                _ => {
+                    now += below(6);
+                    let mut ended = Vec::new();
+                    w.expire(now, |_, _| 0, |token, _| ended.push(token));
+                    for token in ended {
+                        let place = usize::try_from(token).unwrap();
+                        let (_, deadline) = plain[place].take().expect("it waits");
+                        assert!(deadline <= now, "ended too early");
+                    }
+                    let next = plain.iter().flatten().map(|(_, at)| *at).min();
+                    assert!(next.is_none_or(|next| next > now), "one was forgotten");
+                    assert!(w.next_deadline_ms() <= next.unwrap_or(u64::MAX));
+                }
+            }
+            assert_eq!(w.len(), plain.iter().flatten().count());
+        }
+    }
+}
+
+#[test]
 fn a_role_change_ends_everybody_once() {
     let mut w = Waiters::new();
     for end in 1..=3 {

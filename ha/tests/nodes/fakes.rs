@@ -1,7 +1,7 @@
 //! A slave and a master made of a bare socket: they say what the test makes them say.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use epochlog_engine::EpochEntry;
@@ -10,10 +10,25 @@ use epochlog_ha::{
     HandshakeAnswer, HandshakeAnswerForm, MasterFrameDecoder, REPORT_LEN, SLAVE_HANDSHAKE_LEN,
     SlaveFrameDecoder, SlaveHandshake, SlaveIdentity, TransferHeader,
 };
+use socket2::SockRef;
+
+/// Ends a connection wherever it stands: in order, or with a reset.
+fn break_off(stream: &TcpStream, resets: bool) {
+    if resets {
+        SockRef::from(stream)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+    } else {
+        // It may be over already.
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
 
 pub(crate) struct FakeSlave {
     stream: TcpStream,
     decoder: MasterFrameDecoder,
+    /// It says and reads single bytes.
+    dribbles: bool,
 }
 
 impl FakeSlave {
@@ -25,7 +40,18 @@ impl FakeSlave {
         Self {
             stream,
             decoder: MasterFrameDecoder::new(HandshakeAnswerForm::Short),
+            dribbles: false,
         }
+    }
+
+    /// From now on it says and reads single bytes.
+    pub(crate) fn dribbles(&mut self) {
+        self.stream.set_nodelay(true).unwrap();
+        self.dribbles = true;
+    }
+
+    pub(crate) fn break_off(self, resets: bool) {
+        break_off(&self.stream, resets);
     }
 
     /// Connected, with the handshake answered.
@@ -75,13 +101,22 @@ impl FakeSlave {
     }
 
     pub(crate) fn say(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
+        let piece = if self.dribbles { 1 } else { bytes.len() };
+        for piece in bytes.chunks(piece.max(1)) {
+            self.stream.write_all(piece).unwrap();
+        }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        let piece = if self.dribbles { 1 } else { bytes.len() };
+        let mut pieces = bytes.chunks_mut(piece.max(1));
+        pieces.try_for_each(|piece| self.stream.read_exact(piece))
     }
 
     pub(crate) fn quiet_for(&mut self, time: Duration) {
         self.stream.set_read_timeout(Some(time)).unwrap();
         let error = self.stream.read(&mut [0; 1]).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         self.stream
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
@@ -91,14 +126,14 @@ impl FakeSlave {
     pub(crate) fn frame(&mut self) -> Option<(FrameFromMaster, Vec<u8>)> {
         loop {
             let mut bytes = vec![0; self.decoder.wanted()];
-            self.stream.read_exact(&mut bytes).ok()?;
+            self.fill(&mut bytes).ok()?;
             if let Some(frame) = self.decoder.push(&bytes).unwrap().frame {
                 let len = match &frame {
                     FrameFromMaster::Transfer(header) => header.body_len as usize,
                     FrameFromMaster::Handshake(_) => 0,
                 };
                 let mut body = vec![0; len];
-                self.stream.read_exact(&mut body).ok()?;
+                self.fill(&mut body).ok()?;
                 return Some((frame, body));
             }
         }
@@ -125,7 +160,7 @@ impl FakeSlave {
             Ok(_) => panic!("the connection goes on"),
             Err(error) => assert_ne!(
                 error.kind(),
-                std::io::ErrorKind::WouldBlock,
+                io::ErrorKind::WouldBlock,
                 "it stays open"
             ),
         }
@@ -199,6 +234,10 @@ impl FakeMaster {
 }
 
 impl FakeMasterConnection {
+    pub(crate) fn break_off(self, resets: bool) {
+        break_off(&self.stream, resets);
+    }
+
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
