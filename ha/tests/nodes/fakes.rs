@@ -158,11 +158,7 @@ impl FakeSlave {
         match self.stream.read(&mut byte) {
             Ok(0) => (),
             Ok(_) => panic!("the connection goes on"),
-            Err(error) => assert_ne!(
-                error.kind(),
-                io::ErrorKind::WouldBlock,
-                "it stays open"
-            ),
+            Err(error) => assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "it stays open"),
         }
     }
 }
