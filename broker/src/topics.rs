@@ -4,6 +4,9 @@
 //! that is older than the log only means that a topic is created once more. Invariants: the file is
 //! replaced whole and the last good one kept as `.bak`; a topic has at least one queue.
 
+mod shown;
+mod system;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -16,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::identity::write_whole;
+pub use shown::AdoptError;
 
 /// Topic whose settings new topics copy (RocketMQ: TopicValidator.AUTO_CREATE_TOPIC_KEY_TOPIC).
 pub const DEFAULT_TOPIC: &str = "TBW102";
@@ -27,7 +31,7 @@ const PERM_INHERIT: i32 = 1;
 const PERM_READ_WRITE: i32 = 6;
 
 /// Settings of one topic (RocketMQ: TopicConfig).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopicConfig {
     attributes: BTreeMap<String, String>,
@@ -64,11 +68,14 @@ impl TopicConfig {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+/// By which brokers see that a table changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct DataVersion {
     counter: i64,
+    /// The master epoch: a name server takes no table older than the one it has.
     state_version: i64,
+    /// ms since 1970.
     timestamp: i64,
 }
 
@@ -102,7 +109,11 @@ pub struct TopicsError {
 #[derive(Debug)]
 pub struct Topics {
     path: PathBuf,
+    /// Topics every table of this broker holds.
+    own: Vec<TopicConfig>,
     table: Mutex<Table>,
+    /// Version of the table taken over from a master, as long as it is what stands here.
+    copied: Mutex<Option<DataVersion>>,
     changed: AtomicBool,
     wake: Notify,
 }
@@ -126,17 +137,21 @@ impl Topics {
                 _ => return Err(error),
             },
         };
+        let mut own = Vec::new();
         if auto_create {
             let default = TopicConfig::new(DEFAULT_TOPIC, queues, PERM_READ_WRITE | PERM_INHERIT);
             table
                 .topic_config_table
-                .insert(DEFAULT_TOPIC.into(), default);
+                .insert(DEFAULT_TOPIC.into(), default.clone());
+            own.push(default);
         } else {
             table.topic_config_table.remove(DEFAULT_TOPIC);
         }
         Ok(Self {
             path,
+            own,
             table: Mutex::new(table),
+            copied: Mutex::new(None),
             changed: AtomicBool::new(false),
             wake: Notify::new(),
         })
@@ -171,10 +186,15 @@ impl Topics {
             .insert(topic.to_owned(), config.clone());
         table.data_version.counter += 1;
         table.data_version.timestamp = now_ms;
+        *self.copied.lock() = None;
         drop(table);
+        self.touch();
+        Ok(config)
+    }
+
+    fn touch(&self) {
         self.changed.store(true, Ordering::Release);
         self.wake.notify_one();
-        Ok(config)
     }
 
     /// Waits until there is something to save.

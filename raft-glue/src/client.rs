@@ -23,8 +23,8 @@ use crate::remoting::{
     SyncStateSetBody, TypedHeader, from_json, request_code, response_code,
 };
 
-pub use addresses::AddressError;
-use addresses::{Addresses, meant_for_us};
+use addresses::meant_for_us;
+pub use addresses::{AddressError, Addresses};
 
 /// Calls that find no leader wait this long before they look again.
 const LEADER_PAUSE: Duration = Duration::from_millis(100);

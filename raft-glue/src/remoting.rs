@@ -14,6 +14,7 @@ mod header;
 mod headers;
 mod json;
 mod lives;
+mod naming;
 mod server;
 
 #[cfg(test)]
@@ -39,4 +40,7 @@ pub use headers::{
 };
 pub use json::{from_json, quote_integer_keys};
 pub use lives::{lives_text, read_lives};
+pub use naming::{
+    NameServerRegisterRequest, NameServerRegisterResponse, NameServerUnregisterRequest,
+};
 pub use server::{Handler, Peer, Server, ServerConfig};

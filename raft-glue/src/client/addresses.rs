@@ -1,4 +1,5 @@
-//! The addresses behind `controllerAddr`: parsed once, resolved again and again. Pure.
+//! The addresses behind `controllerAddr` and `namesrvAddr`: parsed once, resolved again and again.
+//! Pure.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,19 +10,20 @@ use tracing::warn;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Nothing between the separators.
-    #[error("no controller address; expected host:port;host:port")]
+    #[error("no address; expected host:port;host:port")]
     Empty,
     /// One entry is not `host:port`.
-    #[error("controller address {entry:?} is not host:port")]
+    #[error("address {entry:?} is not host:port")]
     Bad {
         /// The entry.
         entry: String,
     },
 }
 
-/// The configured entries and what each stands for now.
+/// The configured entries and what each stands for now. A name stands for itself until it was
+/// resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Addresses {
+pub struct Addresses {
     entries: Vec<Entry>,
 }
 
@@ -34,7 +36,10 @@ struct Entry {
 
 impl Addresses {
     /// Entries are separated by `;`; empty ones are skipped.
-    pub(super) fn parse(text: &str) -> Result<Self, AddressError> {
+    ///
+    /// # Errors
+    /// There is no entry, or one is not `host:port`.
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
         let mut entries = Vec::new();
         for entry in text
             .split(';')
@@ -62,7 +67,8 @@ impl Addresses {
     }
 
     /// Every address, each once.
-    pub(super) fn all(&self) -> Vec<String> {
+    #[must_use]
+    pub fn all(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for address in self.entries.iter().flat_map(|entry| &entry.addresses) {
             if !all.contains(address) {
@@ -73,13 +79,14 @@ impl Addresses {
     }
 
     /// The entries that have to be resolved.
-    pub(super) fn hosts(&self) -> Vec<String> {
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
         let names = self.entries.iter().filter(|entry| entry.is_name);
         names.map(|entry| entry.text.clone()).collect()
     }
 
     /// Takes what a name resolved to; a failure or an empty answer changes nothing.
-    pub(super) fn resolved(&mut self, host: &str, found: io::Result<Vec<String>>) {
+    pub fn resolved(&mut self, host: &str, found: io::Result<Vec<String>>) {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.text == host) else {
             return;
         };

@@ -4,10 +4,32 @@
 pub mod request_code {
     /// A message, long field names.
     pub const SEND_MESSAGE: i32 = 10;
+    /// A slave asks for all topics.
+    pub const GET_ALL_TOPIC_CONFIG: i32 = 21;
+    /// A client's sign of life, with its groups.
+    pub const HEART_BEAT: i32 = 34;
+    /// A client leaves.
+    pub const UNREGISTER_CLIENT: i32 = 35;
+    /// A slave asks for the offsets of all consumers.
+    pub const GET_ALL_CONSUMER_OFFSET: i32 = 43;
+    /// A slave asks how far delayed messages have been delivered.
+    pub const GET_ALL_DELAY_OFFSET: i32 = 45;
+    /// A slave asks how far the timer has come.
+    pub const GET_TIMER_CHECK_POINT: i32 = 60;
+    /// A slave asks what the timer holds.
+    pub const GET_TIMER_METRICS: i32 = 61;
+    /// A broker tells a name server where it is and which topics it has.
+    pub const REGISTER_BROKER: i32 = 103;
+    /// A broker leaves a name server.
+    pub const UNREGISTER_BROKER: i32 = 104;
+    /// A slave asks for the settings of all consumer groups.
+    pub const GET_ALL_SUBSCRIPTIONGROUP_CONFIG: i32 = 201;
     /// A message, short field names.
     pub const SEND_MESSAGE_V2: i32 = 310;
     /// A list of messages, short field names; the field `m` decides, not the code.
     pub const SEND_BATCH_MESSAGE: i32 = 320;
+    /// A slave asks how consumers of each topic get their messages.
+    pub const GET_ALL_MESSAGE_REQUEST_MODE: i32 = 402;
     /// A broker's sign of life to a controller or name server; one-way.
     pub const BROKER_HEARTBEAT: i32 = 904;
     /// Sets or asks the HA address of a master.
