@@ -1,7 +1,8 @@
 //! The broker's listen port: which request goes where.
 //!
-//! Serves sends, the questions of slaves, controllers and operators about replication, and role
-//! changes pushed by controllers. Every other code is answered with "not supported".
+//! Serves sends, the questions of slaves, controllers and operators about replication, the tables a
+//! slave copies, and role changes pushed by controllers. Every other code is answered with "not
+//! supported".
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::clock;
 use crate::node::Node;
 use crate::replicas::Role;
 use crate::send::{SendService, Sending};
+use crate::slaves;
 use crate::wiring::{decision, hand_over, has_authority};
 
 /// Answers the requests of one broker.
@@ -42,6 +44,8 @@ impl Endpoint {
             request_code::EXCHANGE_BROKER_HA_INFO => self.ha_address(request),
             request_code::GET_BROKER_EPOCH_CACHE => Ok(self.epochs(request)),
             request_code::NOTIFY_BROKER_ROLE_CHANGED => self.role_changed(request),
+            request_code::HEART_BEAT => Ok(slaves::heart_beat(request)),
+            request_code::UNREGISTER_CLIENT => Ok(request.answer(code::SUCCESS)),
             other => Ok(request.refuse(
                 code::REQUEST_CODE_NOT_SUPPORTED,
                 format!("request type {other} not supported"),
@@ -131,7 +135,8 @@ impl Handler for Endpoint {
     ) -> impl Future<Output = Option<RemotingCommand>> + Send + 'static {
         let node = Arc::clone(&self.node);
         let waits = [request_code::GET_BROKER_HA_STATUS, request_code::HAND_OVER];
-        let sending = (!waits.contains(&request.code)).then(|| self.answer(peer, &request));
+        let waits = waits.contains(&request.code) || slaves::asks_for_a_table(request.code);
+        let sending = (!waits).then(|| self.answer(peer, &request));
         async move {
             match sending {
                 Some(sending) => Some(sending.answer().await),
@@ -139,7 +144,10 @@ impl Handler for Endpoint {
                     Some(hand_over(node, request).await)
                 }
                 None => {
-                    let answer = tokio::task::spawn_blocking(move || ha_status(&node, &request));
+                    let answer = tokio::task::spawn_blocking(move || match request.code {
+                        request_code::GET_BROKER_HA_STATUS => ha_status(&node, &request),
+                        _ => slaves::table(&node, &request),
+                    });
                     answer.await.ok()
                 }
             }

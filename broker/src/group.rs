@@ -135,8 +135,9 @@ impl Group {
             group.controllers.push(controller);
         }
         for index in 0..plan.replicas {
-            let pair = ports.take(2)?;
-            let mut broker = broker(plan, index, (pair[0], pair[1]), &group)?;
+            // With name servers a broker listens two ports below `listenPort` too.
+            let row = ports.take_row(4)?;
+            let mut broker = broker(plan, index, (row[2], row[3]), &group)?;
             broker.process.start()?;
             group.brokers.push(broker);
         }
@@ -434,6 +435,16 @@ impl FreePorts {
             format!("no free port in {PORTS:?}"),
         ))
     }
+
+    /// Ports one after the other.
+    fn take_row(&mut self, count: usize) -> io::Result<Vec<u16>> {
+        loop {
+            let found = self.take(count)?;
+            if found.windows(2).all(|pair| pair[0] + 1 == pair[1]) {
+                return Ok(found);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -450,6 +461,8 @@ mod tests {
                 .iter()
                 .all(|port| PORTS.contains(port) && !second.contains(port))
         );
+        let row = ports.take_row(4).unwrap();
+        assert_eq!(row, (row[0]..row[0] + 4).collect::<Vec<_>>());
         let held = TcpListener::bind(("127.0.0.1", first[0])).unwrap();
         let mut again = FreePorts;
         assert!(

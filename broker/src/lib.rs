@@ -13,6 +13,8 @@ pub mod producer;
 pub mod replay;
 pub mod replicas;
 pub mod send;
+mod slaves;
 mod stop;
+pub mod tables;
 pub mod topics;
 pub mod wiring;

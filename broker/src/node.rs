@@ -6,12 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use epochlog_engine::{Epoch, Store};
 use epochlog_ha::HaService;
-use parking_lot::RwLock;
-use tokio::sync::mpsc;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{mpsc, watch};
 
 use crate::conf::BrokerConf;
 use crate::replicas::{Decision, Role};
 use crate::send::OpenAnswers;
+use crate::tables::Tables;
 use crate::topics::Topics;
 use crate::wiring::Authority;
 
@@ -23,6 +24,8 @@ pub struct Node {
     pub store: Arc<Store>,
     /// The topics.
     pub topics: Topics,
+    /// What is kept for Java's brokers.
+    pub tables: Tables,
     /// `brokerIP1:listenPort`: where clients and controllers reach this broker.
     pub address: SocketAddr,
     /// `brokerIP2:haListenPort`: where slaves reach it.
@@ -33,6 +36,10 @@ pub struct Node {
     pub(crate) answers: OpenAnswers,
     ha: OnceLock<Replication>,
     role: RwLock<Option<Role>>,
+    /// The listener of the newest decision's master.
+    master_address: Mutex<Option<String>>,
+    /// Counts what name servers and a slave's copying have to know: roles and topics.
+    changes: watch::Sender<u64>,
     news: mpsc::Sender<Decision>,
 }
 
@@ -50,6 +57,8 @@ pub struct NodeParts {
     pub store: Arc<Store>,
     /// The topics.
     pub topics: Topics,
+    /// See [`Node::tables`].
+    pub tables: Tables,
     /// See [`Node::address`].
     pub address: SocketAddr,
     /// See [`Node::ha_address`].
@@ -64,6 +73,7 @@ impl Node {
             conf,
             store,
             topics,
+            tables,
             address,
             ha_address,
         } = parts;
@@ -74,10 +84,13 @@ impl Node {
             conf,
             store,
             topics,
+            tables,
             address,
             ha_address,
             ha: OnceLock::new(),
             role: RwLock::new(None),
+            master_address: Mutex::new(None),
+            changes: watch::Sender::new(0),
             news,
         })
     }
@@ -106,7 +119,29 @@ impl Node {
     }
 
     pub(crate) fn set_role(&self, role: Option<Role>) {
-        *self.role.write() = role;
+        let before = std::mem::replace(&mut *self.role.write(), role.clone());
+        if before != role {
+            self.tell_change();
+        }
+    }
+
+    /// Where the master of the newest decision listens.
+    pub(crate) fn master_address(&self) -> Option<String> {
+        self.master_address.lock().clone()
+    }
+
+    pub(crate) fn set_master_address(&self, address: Option<&str>) {
+        *self.master_address.lock() = address.map(str::to_owned);
+    }
+
+    /// Changes of the role and of topics, from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn tell_change(&self) {
+        self.changes
+            .send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Passes a pushed decision on. One that does not fit is dropped: the next poll brings it.

@@ -224,7 +224,8 @@ impl Topics {
     }
 }
 
-fn backup(path: &Path) -> PathBuf {
+/// The last good one beside a file of the broker's settings.
+pub(crate) fn backup(path: &Path) -> PathBuf {
     let mut backup = path.as_os_str().to_owned();
     backup.push(".bak");
     backup.into()

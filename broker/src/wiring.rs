@@ -2,12 +2,15 @@
 //! HA service and its proposals back, and stops in order.
 //!
 //! One task asks [`Replicas`] for the next step and does it; a second one sends heartbeats on time;
-//! a third one carries SyncStateSet proposals, one at a time. What blocks runs on threads of its own.
+//! a third one carries SyncStateSet proposals, one at a time; others tell the name servers and copy a
+//! master's topics. What blocks runs on threads of its own.
 
 mod authority;
+mod copying;
 mod decide;
 mod hand_over;
 mod heartbeat;
+mod naming;
 mod proposals;
 mod retention;
 
@@ -28,6 +31,7 @@ use crate::identity::{IdentityError, IdentityFiles};
 use crate::node::{Node, NodeParts};
 use crate::replicas::Replicas;
 use crate::stop::Stop;
+use crate::tables::{TableError, Tables};
 use crate::topics::{Topics, TopicsError};
 pub use authority::Authority;
 pub(crate) use decide::decision;
@@ -53,6 +57,9 @@ pub enum BrokerError {
     /// The topic table.
     #[error(transparent)]
     Topics(#[from] TopicsError),
+    /// What is kept for Java's brokers.
+    #[error(transparent)]
+    Tables(#[from] TableError),
     /// `controllerAddr`.
     #[error("controllerAddr: {0}")]
     Controllers(#[from] AddressError),
@@ -73,6 +80,8 @@ pub enum BrokerError {
 pub(crate) struct Wires {
     pub(crate) node: Arc<Node>,
     pub(crate) controllers: ControllerClient,
+    /// `None`: this broker registers with none.
+    pub(crate) name_servers: Option<naming::NameServers>,
     pub(crate) identity: IdentityFiles,
     /// Heartbeats begin with the registration.
     pub(crate) registered: Notify,
@@ -109,7 +118,7 @@ pub async fn run_beside(
     }
     let Started {
         wires,
-        server,
+        servers,
         mut tasks,
     } = start(conf).await?;
     let ended = tokio::select! {
@@ -128,13 +137,13 @@ pub async fn run_beside(
         error!(%error, "stopping");
     }
     tasks.shutdown().await;
-    ended.and(close(&wires, server).await)
+    ended.and(close(&wires, servers).await)
 }
 
 /// A broker at work. A task that ends says why.
 struct Started {
     wires: Arc<Wires>,
-    server: Server,
+    servers: Vec<Server>,
     tasks: JoinSet<BrokerError>,
 }
 
@@ -148,7 +157,9 @@ async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
         &conf.store_dir,
         conf.auto_create_topic,
         conf.default_topic_queue_nums,
-    )?;
+    )?
+    .with_system_topics(&conf.cluster_name, &conf.broker_name);
+    let tables = Tables::open(&conf.store_dir)?;
     let store = Arc::new(open_store(&conf).await?);
     let promises = store.promises();
     info!(
@@ -161,29 +172,27 @@ async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
     let poll_ms = crate::clock::ms(conf.metadata_period);
     let max_epoch = promises.max_epoch.unwrap_or(0);
     let replicas = Replicas::new(stored, &address.to_string(), max_epoch, poll_ms);
-    let listen = conf.listen;
+    let listen = listen_addresses(&conf);
+    let name_servers = conf.name_servers.clone().map(naming::NameServers::new);
     let (news, pushed) = mpsc::channel(NEWS_LEN);
     let node = Node::new(
         NodeParts {
             conf,
             store,
             topics,
+            tables,
             address,
             ha_address,
         },
         news,
     );
     let endpoint = Arc::new(Endpoint::new(Arc::clone(&node)));
-    let server = Server::start(ServerConfig::new(listen), endpoint)
-        .await
-        .map_err(|source| BrokerError::Io {
-            what: "listenPort".into(),
-            source,
-        })?;
-    info!(%address, listen = %server.address(), "broker listens");
+    let servers = serve(listen, &endpoint).await?;
+    info!(%address, "broker listens");
     let wires = Arc::new(Wires {
         node: Arc::clone(&node),
         controllers,
+        name_servers,
         identity,
         registered: Notify::new(),
         poll: Notify::new(),
@@ -195,16 +204,46 @@ async fn start(conf: BrokerConf) -> Result<Started, BrokerError> {
     tasks.spawn(proposals::run(Arc::clone(&wires)));
     tasks.spawn(retention::run(Arc::clone(&node)));
     tasks.spawn(save_topics(Arc::clone(&node)));
+    tasks.spawn(naming::run(Arc::clone(&wires)));
+    tasks.spawn(copying::run(Arc::clone(&wires)));
     Ok(Started {
         wires,
-        server,
+        servers,
         tasks,
     })
 }
 
+/// Where requests are answered, by the key each comes from. Java slaves ask for topics two ports below
+/// `listenPort`; without a name server they do not find a master, and nobody needs that port.
+fn listen_addresses(conf: &BrokerConf) -> Vec<(&'static str, SocketAddr)> {
+    let mut all = vec![("listenPort", conf.listen)];
+    if conf.name_servers.is_some() {
+        let port = conf.listen.port().saturating_sub(2);
+        all.push(("listenPort - 2", SocketAddr::new(conf.listen.ip(), port)));
+    }
+    all
+}
+
+async fn serve(
+    listen: Vec<(&'static str, SocketAddr)>,
+    endpoint: &Arc<Endpoint>,
+) -> Result<Vec<Server>, BrokerError> {
+    let mut servers = Vec::new();
+    for (key, listen) in listen {
+        let server = Server::start(ServerConfig::new(listen), Arc::clone(endpoint)).await;
+        let server = server.map_err(|source| BrokerError::Io {
+            what: key.into(),
+            source,
+        })?;
+        info!(key, listen = %server.address(), "port opened");
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
 /// Stops in the order in which nothing is promised that is not kept: no new writes, then the answers
 /// to those under way, then replication, then the marks of a clean stop.
-async fn close(wires: &Arc<Wires>, server: Server) -> Result<(), BrokerError> {
+async fn close(wires: &Arc<Wires>, servers: Vec<Server>) -> Result<(), BrokerError> {
     let node = &wires.node;
     node.set_role(None);
     node.authority.end(node.ha());
@@ -219,7 +258,10 @@ async fn close(wires: &Arc<Wires>, server: Server) -> Result<(), BrokerError> {
     .await?;
     // Nothing is acknowledged any more: another master need not wait for the lease.
     heartbeat::leave(wires).await;
-    server.shutdown().await;
+    naming::leave(wires).await;
+    for server in servers {
+        server.shutdown().await;
+    }
     let node = Arc::clone(node);
     blocking(move || {
         if let Some(ha) = node.ha() {
@@ -302,5 +344,6 @@ async fn save_topics(node: Arc<Node>) -> BrokerError {
             Ok(Err(error)) => warn!(%error, "the topic table could not be saved"),
             Err(error) => return error,
         }
+        node.tell_change();
     }
 }

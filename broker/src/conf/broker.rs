@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use epochlog_raft_glue::client::Addresses;
 use epochlog_raft_glue::lease::LeaseTimes;
 
 use super::retention::RetentionConf;
@@ -66,6 +67,8 @@ pub struct BrokerConf {
     pub controller_mode: bool,
     /// `controllerAddr`.
     pub controller_addr: String,
+    /// `namesrvAddr`: the name servers to register with; `None`: with none.
+    pub name_servers: Option<Addresses>,
     /// `allAckInSyncStateSet`.
     pub all_ack_in_sync_state_set: bool,
     /// `inSyncReplicas`.
@@ -176,6 +179,7 @@ impl BrokerConf {
             max_message_len: len(&mut keys, "maxMessageSize", 4 << 20, 10, 15 << 20)?,
             controller_mode,
             controller_addr,
+            name_servers: name_servers(&mut keys, listen_port)?,
             all_ack_in_sync_state_set: keys.flag("allAckInSyncStateSet", false)?,
             in_sync_replicas: count(&mut keys, "inSyncReplicas", 1)?,
             min_in_sync_replicas: count(&mut keys, "minInSyncReplicas", 1)?,
@@ -226,6 +230,12 @@ impl BrokerConf {
             let value = self.ha_listen.port().to_string();
             return Err(keys.bad("haListenPort", &value, "a port other than listenPort"));
         }
+        let asked_by_slaves = self.listen.port().saturating_sub(2);
+        if self.name_servers.is_some() && self.ha_listen.port() == asked_by_slaves {
+            let value = self.ha_listen.port().to_string();
+            let allowed = "a port other than listenPort - 2, where Java slaves ask for topics";
+            return Err(keys.bad("haListenPort", &value, allowed));
+        }
         if self.heartbeat_timeout <= self.heartbeat_interval {
             let value = self.heartbeat_timeout.as_millis().to_string();
             let allowed = "more than brokerHeartbeatInterval";
@@ -261,6 +271,22 @@ fn refuse_without_controller(keys: &mut Reader, controller_mode: bool) -> Result
         None | Some("ASYNC_MASTER" | "SYNC_MASTER" | "SLAVE") => Ok(()),
         Some(other) => Err(keys.bad("brokerRole", other, "ASYNC_MASTER, SYNC_MASTER or SLAVE")),
     }
+}
+
+/// A broker that registers listens two ports below `listenPort` too.
+fn name_servers(keys: &mut Reader, listen_port: u16) -> Result<Option<Addresses>, ConfError> {
+    // As with controllers: names are always resolved to all their addresses.
+    keys.flag("fetchNameSrvAddrByDnsLookup", false)?;
+    let Some(text) = keys.text("namesrvAddr") else {
+        return Ok(None);
+    };
+    let addresses = Addresses::parse(&text);
+    let addresses = addresses.map_err(|_| keys.bad("namesrvAddr", &text, "host:port;host:port"))?;
+    if listen_port < 3 {
+        let allowed = "at least 3 with namesrvAddr: Java slaves ask at listenPort - 2";
+        return Err(keys.bad("listenPort", &listen_port.to_string(), allowed));
+    }
+    Ok(Some(addresses))
 }
 
 /// Values with commas between; none is an empty list.

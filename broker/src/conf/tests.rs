@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use epochlog_engine::RetentionPolicy;
+use epochlog_raft_glue::client::Addresses;
 
 use super::*;
 
@@ -88,7 +89,7 @@ fn a_broker_has_java_defaults() {
     assert_eq!(conf.slave_timeout, Duration::from_secs(3));
     assert_eq!(conf.flush_disk_type, FlushDiskType::Async);
     assert_eq!((conf.in_sync_replicas, conf.min_in_sync_replicas), (1, 1));
-    assert_eq!(conf.broker_ip, None);
+    assert_eq!((conf.broker_ip, conf.name_servers), (None, None));
     assert!(conf.warnings.is_empty(), "{:?}", conf.warnings);
 }
 
@@ -107,7 +108,8 @@ fn every_key_of_a_broker_takes_effect() {
          controllerHeartBeatTimeoutMills=170\nleaseMills=65\nleaseAckMills=12\nsyncBrokerMetadataPeriod=18\n\
          checkSyncStateSetPeriod=19\nbrokerElectionPriority=1\nautoCreateTopicEnable=false\n\
          defaultTopicQueueNums=4\nregionId=R\ntraceOn=false\nstartAcceptSendRequestTimeStamp=9\n\
-         fetchControllerAddrByDnsLookup=true\nbrokerRole=SLAVE\n",
+         fetchControllerAddrByDnsLookup=true\nbrokerRole=SLAVE\n\
+         namesrvAddr=10.0.0.4:9876;names:9876\nfetchNameSrvAddrByDnsLookup=true\n",
     )
     .expect("reads");
     assert!(conf.warnings.is_empty(), "{:?}", conf.warnings);
@@ -129,6 +131,7 @@ fn every_key_of_a_broker_takes_effect() {
         max_message_len: 100,
         controller_mode: true,
         controller_addr: "127.0.0.1:9878".into(),
+        name_servers: Addresses::parse("10.0.0.4:9876;names:9876").ok(),
         all_ack_in_sync_state_set: true,
         in_sync_replicas: 3,
         min_in_sync_replicas: 2,
@@ -222,6 +225,7 @@ fn a_bad_value_names_file_line_key_value_and_what_is_allowed() {
         ("brokerRole=BOSS", "brokerRole", "SLAVE"),
         ("slaveTimeout=-1", "slaveTimeout", "from 10"),
         ("bindAddress=localhost", "bindAddress", "IP address"),
+        ("namesrvAddr=names", "namesrvAddr", "host:port"),
     ];
     for (line, key, allowed) in table {
         let error = broker(line).expect_err(line).to_string();
@@ -234,6 +238,11 @@ fn a_bad_value_names_file_line_key_value_and_what_is_allowed() {
     for (text, key) in [
         ("minInSyncReplicas=2", "inSyncReplicas=1"),
         ("haListenPort=10911", "haListenPort=10911"),
+        (
+            "namesrvAddr=a:1\nlistenPort=20\nhaListenPort=18",
+            "haListenPort=18",
+        ),
+        ("namesrvAddr=a:1\nlistenPort=2", "listenPort=2"),
         ("leaseMills=9900", "leaseMills=9900"),
         ("leaseAckMills=8800", "leaseMills=1200"),
         (

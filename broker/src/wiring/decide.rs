@@ -84,6 +84,9 @@ pub(super) async fn run(
             Some(Ok(outcome)) => {
                 let now_1970_ms = u64::try_from(clock::now_since_1970_ms()).unwrap_or(0);
                 replicas.done(&step, outcome, clock::now_ms(), now_1970_ms);
+                let master = replicas.decided().and_then(|it| it.master.as_ref());
+                let master = master.map(|(_, address)| address.as_str());
+                wires.node.set_master_address(master);
                 wires.node.set_role(replicas.role().cloned());
             }
             Some(Err(error)) => return error,
@@ -373,6 +376,7 @@ async fn take_role(wires: &Arc<Wires>, step: Step) -> Result<Outcome, BrokerErro
         Ok(outcome) => {
             info!(role = text, "role taken");
             if let Some(epoch) = serves {
+                begin_tables(wires).await?;
                 wires.node.authority.begin(epoch);
                 wires.beat.notify_one();
             }
@@ -380,6 +384,19 @@ async fn take_role(wires: &Arc<Wires>, step: Step) -> Result<Outcome, BrokerErro
         }
         Err(error) => judge(&text, error),
     }
+}
+
+/// The master of a log without a byte is the first of its group: there is nothing to copy.
+async fn begin_tables(wires: &Arc<Wires>) -> Result<(), BrokerError> {
+    let node = Arc::clone(&wires.node);
+    let begun = blocking(move || match node.store.end_offset() {
+        0 => node.tables.begin(clock::now_since_1970_ms()),
+        _ => Ok(()),
+    });
+    if let Err(error) = begun.await? {
+        warn!(%error, "Java slaves get no tables from this broker");
+    }
+    Ok(())
 }
 
 fn apply_role(ha: &HaService, step: Step) -> Result<(), epochlog_ha::Error> {
