@@ -263,10 +263,11 @@ impl CommitLog {
     }
 
     pub(crate) fn wait_for_end(&self, past: Offset, timeout: Duration) -> Offset {
-        self.growth.wait(past, timeout, || self.end())
+        self.growth.wait(past, timeout, &self.tail, || self.end())
     }
 
     pub(crate) fn listen(&self, listener: Listener) {
+        let _tail = self.lock_tail();
         self.growth.listen(listener);
     }
 
@@ -275,8 +276,10 @@ impl CommitLog {
         self.growth.announce();
     }
 
+    /// Needs the append lock.
     fn set_end(&self, end: Offset) {
-        self.end.store(end, Ordering::SeqCst);
+        // Whoever sees it sees what was published below it; who waits for it has the lock before.
+        self.end.store(end, Ordering::Release);
     }
 
     /// Puts a segment behind the others, to be written next.

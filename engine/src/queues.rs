@@ -408,11 +408,13 @@ impl Queues {
     }
 
     pub(crate) fn listen(&self, listener: Listener) {
+        let _dispatch = self.dispatch.lock();
         self.growth.listen(listener);
     }
 
     pub(crate) fn wait_for_dispatch(&self, past: Offset, timeout: Duration) -> Offset {
-        self.growth.wait(past, timeout, || self.dispatched())
+        self.growth
+            .wait(past, timeout, &self.dispatch, || self.dispatched())
     }
 
     /// There may be something to dispatch.

@@ -6,7 +6,7 @@
 //! a view still reaches past the new end: such a region is read, never written again, and its
 //! owner puts a fresh file in its place. How far views reach is kept exactly, and for each file of this
 //! process once, however often it is mapped: a view outlives the store it was made by. Making one costs
-//! a lock that appends never take; parts of it and clones cost none.
+//! a lock that appends never take, and no allocation; parts of it and clones cost no lock either.
 //!
 //! This file holds no policy: what is written where is decided by its callers.
 #![expect(
@@ -17,24 +17,25 @@
 #[cfg(test)]
 #[path = "region/heap.rs"]
 pub(crate) mod heap;
+#[path = "region/reaches.rs"]
+mod reaches;
 #[path = "region/signals.rs"]
 pub mod signals;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::slice;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
-use parking_lot::Mutex as StaticMutex;
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use reaches::Reaches;
+pub(crate) use reaches::is_held_past;
 
 /// Bytes that go between memory and processor together, on the machines this runs on.
 const CACHE_LINE: usize = 64;
@@ -96,65 +97,6 @@ unsafe impl Backing for Mapped {
         self.map
             .advise_range(Advice::PopulateWrite, range.start, range.len())
     }
-}
-
-/// How far the living views of one file reach.
-struct Reaches {
-    /// Device and inode.
-    file: Option<(u64, u64)>,
-    /// Their ends, each with how many have it.
-    ends: Mutex<BTreeMap<usize, usize>>,
-}
-
-/// The files of this process that are mapped.
-static MAPPED: StaticMutex<BTreeMap<(u64, u64), Weak<Reaches>>> = StaticMutex::new(BTreeMap::new());
-
-impl Reaches {
-    fn of_nothing_else() -> Arc<Self> {
-        Arc::new(Self {
-            file: None,
-            ends: Mutex::new(BTreeMap::new()),
-        })
-    }
-
-    fn of(file: &File) -> io::Result<Arc<Self>> {
-        let metadata = file.metadata()?;
-        // A mapping keeps its inode from being used again, so the number stands for one file.
-        let id = (metadata.dev(), metadata.ino());
-        let mut mapped = MAPPED.lock();
-        if let Some(reaches) = mapped.get(&id).and_then(Weak::upgrade) {
-            return Ok(reaches);
-        }
-        let reaches = Arc::new(Self {
-            file: Some(id),
-            ends: Mutex::new(BTreeMap::new()),
-        });
-        mapped.insert(id, Arc::downgrade(&reaches));
-        Ok(reaches)
-    }
-
-    fn past(&self, end: usize) -> bool {
-        self.ends
-            .lock()
-            .last_key_value()
-            .is_some_and(|(reach, _)| *reach > end)
-    }
-}
-
-impl Drop for Reaches {
-    fn drop(&mut self) {
-        if let Some(id) = self.file {
-            let mut mapped = MAPPED.lock();
-            if mapped.get(&id).is_some_and(|it| it.strong_count() == 0) {
-                mapped.remove(&id);
-            }
-        }
-    }
-}
-
-/// Whether a view of `file`, of whatever mapping in this process, reaches past `end`.
-pub(crate) fn is_held_past(file: &File, end: usize) -> io::Result<bool> {
-    Ok(Reaches::of(file)?.past(end))
 }
 
 /// One file's bytes with the end up to which they are published.
@@ -244,27 +186,28 @@ impl<B: Backing> Region<B> {
     /// `start` lies past that end or the region is sealed.
     pub(crate) fn view(self: &Arc<Self>, start: usize, max_len: usize) -> Option<View<B>> {
         // The end is read under the lock, so a retraction either lowers it first or sees the reach.
-        let mut ends = self.reaches.ends.lock();
-        if self.sealed.load(Ordering::SeqCst) {
-            return None;
-        }
-        let end = start.saturating_add(max_len).min(self.published());
-        let len = end.checked_sub(start)?;
-        *ends.entry(end).or_insert(0) += 1;
-        drop(ends);
-        let hold = Arc::new(Hold {
+        let (slot, len) = self.reaches.locked(|free| {
+            if self.sealed.load(Ordering::SeqCst) {
+                return None;
+            }
+            let end = start.saturating_add(max_len).min(self.published());
+            let len = end.checked_sub(start)?;
+            Some((self.reaches.take(free, end), len))
+        })?;
+        Some(View {
             region: Arc::clone(self),
-            end,
-        });
-        Some(View { hold, start, len })
+            slot,
+            start,
+            len,
+        })
     }
 
     /// Makes no view from now on: another mapping of the file gets a writer, which does not know this
     /// one's published end.
     pub(crate) fn seal(&self) {
         // A view is made before this, and then counts, or not at all.
-        let _ends = self.reaches.ends.lock();
-        self.sealed.store(true, Ordering::SeqCst);
+        self.reaches
+            .locked(|_| self.sealed.store(true, Ordering::SeqCst));
     }
 
     pub(crate) fn populate(&self, range: Range<usize>) -> io::Result<()> {
@@ -284,27 +227,11 @@ fn fetch(line: *const u8) {
 #[cfg(not(target_arch = "x86_64"))]
 fn fetch(_line: *const u8) {}
 
-/// Keeps a region mapped and its bytes up to `end` as they are.
-struct Hold<B: Backing> {
-    region: Arc<Region<B>>,
-    end: usize,
-}
-
-impl<B: Backing> Drop for Hold<B> {
-    fn drop(&mut self) {
-        let mut ends = self.region.reaches.ends.lock();
-        if let Entry::Occupied(mut count) = ends.entry(self.end) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-    }
-}
-
 /// Published bytes that keep their region mapped.
 pub(crate) struct View<B: Backing = Mapped> {
-    hold: Arc<Hold<B>>,
+    region: Arc<Region<B>>,
+    /// Where its reach is kept; shared with its parts and clones.
+    slot: u32,
     start: usize,
     len: usize,
 }
@@ -316,12 +243,27 @@ impl<B: Backing> View<B> {
         if range.start > range.end || range.end > self.len {
             return None;
         }
-        let (start, len) = (self.start + range.start, range.len());
-        Some(Self {
-            hold: Arc::clone(&self.hold),
-            start,
-            len,
-        })
+        let part = self.clone();
+        Some(part.cut_to(range))
+    }
+
+    /// As [`Self::narrow`], in place of this view: unless another part or a clone is there, nothing behind
+    /// the range is held any longer.
+    pub(crate) fn into_part(self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.len {
+            return None;
+        }
+        let part = self.cut_to(range);
+        part.region
+            .reaches
+            .shorten(part.slot, part.start + part.len);
+        Some(part)
+    }
+
+    fn cut_to(mut self, range: Range<usize>) -> Self {
+        self.start += range.start;
+        self.len = range.len();
+        self
     }
 }
 
@@ -329,13 +271,10 @@ impl<B: Backing> Deref for View<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.hold
-            .region
-            .backing
-            .reads(self.start..self.start + self.len);
+        self.region.backing.reads(self.start..self.start + self.len);
         // SAFETY: `start <= published <= len` held when the view was made, so the pointer stays
         // inside the backing memory.
-        let first = unsafe { self.hold.region.backing.as_mut_ptr().add(self.start) };
+        let first = unsafe { self.region.backing.as_mut_ptr().add(self.start) };
         // SAFETY: `[start, start + len)` was published when the view was made, and the writer never
         // touches published bytes; it is retired when the end is drawn back under a live view.
         unsafe { slice::from_raw_parts(first, self.len) }
@@ -344,11 +283,19 @@ impl<B: Backing> Deref for View<B> {
 
 impl<B: Backing> Clone for View<B> {
     fn clone(&self) -> Self {
+        self.region.reaches.share(self.slot);
         Self {
-            hold: Arc::clone(&self.hold),
+            region: Arc::clone(&self.region),
+            slot: self.slot,
             start: self.start,
             len: self.len,
         }
+    }
+}
+
+impl<B: Backing> Drop for View<B> {
+    fn drop(&mut self) {
+        self.region.reaches.give_back(self.slot);
     }
 }
 
@@ -415,9 +362,9 @@ impl<B: Backing> Writer<B> {
     /// `end`; otherwise the region is retired and never written again.
     pub(crate) fn retract(self, end: usize) -> Option<Self> {
         assert!(end <= self.published(), "a retraction only lowers the end");
-        let ends = self.region.reaches.ends.lock();
-        self.region.published.store(end, Ordering::Release);
-        drop(ends);
+        self.region
+            .reaches
+            .locked(|_| self.region.published.store(end, Ordering::Release));
         // A view that is made from here on sees the new end.
         if self.region.reaches.past(end) {
             self.region.retired.store(true, Ordering::SeqCst);

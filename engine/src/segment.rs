@@ -156,6 +156,16 @@ impl LogSlice {
             view: self.view.narrow(range)?,
         })
     }
+
+    /// As [`Self::narrow`], and holds on to nothing behind the range unless a clone or a part of this slice
+    /// does.
+    pub(crate) fn into_part(self, range: Range<usize>) -> Option<Self> {
+        let start = self.start + range.start as u64;
+        Some(Self {
+            start,
+            view: self.view.into_part(range)?,
+        })
+    }
 }
 
 impl Deref for LogSlice {

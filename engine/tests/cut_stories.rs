@@ -115,10 +115,12 @@ fn a_view_keeps_what_it_holds_and_the_file_is_replaced_only_for_it() {
     let inode = || fs::metadata(&path).unwrap().ino();
     let before = inode();
     let short = store.slice(0, 2000).unwrap();
+    let single = store.record(2000).unwrap();
     store
         .truncate(3000, epochs(&[(1, 0)]), "edit in place")
         .unwrap();
     assert_eq!(inode(), before, "no view reached past the cut");
+    drop(single);
     let long = store.record(2000).unwrap();
     let held = long.bytes().to_vec();
     store.truncate(2000, epochs(&[(1, 0)]), "replace").unwrap();

@@ -77,6 +77,49 @@ fn a_narrowed_view_counts_as_a_view() {
 }
 
 #[test]
+fn a_view_that_became_a_part_of_itself_holds_no_more_than_the_part() {
+    let region = heap(8);
+    let mut writer = region.claim().unwrap();
+    write(&mut writer, b"abcdefgh");
+    let whole = region.view(0, 8).unwrap();
+    assert!(whole.clone().into_part(2..9).is_none());
+    let part = whole.into_part(2..4).unwrap();
+    assert_eq!(&*part, b"cd");
+    let writer = writer.retract(4).unwrap();
+    assert!(writer.retract(3).is_none(), "the part itself is held");
+}
+
+#[test]
+fn a_view_that_became_a_part_of_itself_holds_what_its_clones_show() {
+    let region = heap(8);
+    let mut writer = region.claim().unwrap();
+    write(&mut writer, b"abcdefgh");
+    let whole = region.view(0, 8).unwrap();
+    let clone = whole.clone();
+    let part = whole.into_part(2..4).unwrap();
+    assert!(writer.retract(6).is_none());
+    assert_eq!((&*part, &*clone), (&b"cd"[..], &b"abcdefgh"[..]));
+}
+
+#[test]
+fn as_many_views_as_one_likes_are_counted_and_forgotten() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(4096).unwrap();
+    let region = Region::map(&file, Path::new("f"), 4096, 100).unwrap();
+    for _ in 0..3 {
+        // From the longest to the shortest, and gone in the same order.
+        let views: Vec<_> = (1..=100).rev().map(|end| region.view(0, end)).collect();
+        for (view, end) in views.into_iter().zip((1..=100).rev()) {
+            assert!(is_held_past(&file, end - 1).unwrap(), "{end}");
+            assert!(!is_held_past(&file, end).unwrap(), "{end}");
+            drop(view);
+            assert!(!is_held_past(&file, end - 1).unwrap(), "{end}");
+        }
+    }
+    assert!(region.claim().unwrap().retract(0).is_some());
+}
+
+#[test]
 fn views_of_another_mapping_of_the_file_count() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(4096).unwrap();

@@ -184,23 +184,20 @@ impl CommitLog {
                 end: self.end(),
             });
         }
-        match self.take_record(&slice)? {
-            (Some(view), _) => Ok(view),
-            (None, _) => Err(Error::NotARecordBoundary { offset: at }),
-        }
+        let (is_record, len) = self.measure(&slice)?;
+        let view = is_record.then(|| slice.into_part(0..len)).flatten();
+        view.map(RecordView::new)
+            .ok_or(Error::NotARecordBoundary { offset: at })
     }
 
-    /// The record, if it is one, that `slice` begins with, and its length or the filler's.
-    fn take_record(&self, slice: &LogSlice) -> Result<(Option<RecordView>, usize), Error> {
+    /// Whether `slice` begins with a record or a filler, and how long that is.
+    fn measure(&self, slice: &LogSlice) -> Result<(bool, usize), Error> {
         let at = slice.start();
         let size = self.settings().segment_size;
         let limit = at - at % size + size;
         match parse(slice, at, limit - at, CheckOptions::STRUCTURE) {
-            Ok(Parsed::Message(record)) => {
-                let len = record.total_size();
-                Ok((slice.narrow(0..len).map(RecordView::new), len))
-            }
-            Ok(Parsed::Filler { len }) => Ok((None, len as usize)),
+            Ok(Parsed::Message(record)) => Ok((true, record.total_size())),
+            Ok(Parsed::Filler { len }) => Ok((false, len as usize)),
             Err(error) => Err(Error::Corrupt {
                 file: self.settings().folder.segment(limit - size),
                 offset: at,
@@ -234,14 +231,14 @@ impl Records<'_> {
             if rest.is_empty() {
                 break;
             }
-            let (view, len) = self.log.take_record(&rest)?;
+            let (is_record, len) = self.log.measure(&rest)?;
             let end = at + len as u64;
             if end > self.range.end {
                 break;
             }
             self.range.start = end;
-            if view.is_some() {
-                return Ok(view);
+            if is_record {
+                return Ok(rest.into_part(0..len).map(RecordView::new));
             }
         }
         Ok(None)

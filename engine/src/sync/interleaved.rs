@@ -23,6 +23,14 @@ impl<T> Mutex<T> {
         }
     }
 
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "parking_lot's interface, and time does not pass"
+    )]
+    pub(crate) fn try_lock_until(&self, _deadline: Instant) -> Option<MutexGuard<'_, T>> {
+        Some(self.lock())
+    }
+
     fn hold(&self) -> sync::MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
