@@ -9,6 +9,9 @@ pub const MEMBER_STEP_LIMIT: usize = 31;
 /// Broker sets in one [`ControllerStatus`].
 pub const SET_STATUS_LIMIT: usize = 1_000;
 
+/// Brokers of all sets in one [`ControllerStatus`].
+pub const BROKER_STATUS_LIMIT: usize = 10_000;
+
 /// A member that lacks this many entries of the log cannot take over or get a vote.
 pub const BEHIND_LIMIT: u64 = crate::node::BEHIND_LIMIT;
 
@@ -76,9 +79,10 @@ pub struct ControllerStatus {
     pub preferred_leaders: Vec<String>,
     /// All members, by id.
     pub members: Vec<MemberStatus>,
-    /// The broker sets, by name; at most [`SET_STATUS_LIMIT`].
+    /// The broker sets, by name; at most [`SET_STATUS_LIMIT`] with [`BROKER_STATUS_LIMIT`] brokers and
+    /// 1 MiB of names and addresses.
     pub sets: Vec<SetStatus>,
-    /// Broker sets over that limit.
+    /// Broker sets beyond that.
     pub sets_left_out: usize,
 }
 

@@ -196,6 +196,16 @@ async fn who_cannot_be_added_is_named_with_the_reason() {
     assert!(why.contains("has a group already"), "{why}");
     founding.expect("starts").shutdown().await;
 
+    let dir = tempfile::tempdir().expect("temp dir");
+    let peers = format!("n5-127.0.0.1:1;n1-{}", group.addresses[new]);
+    let config = epochlog_raft_glue::ControllerConfig::new("n1", &peers, dir.path());
+    let mut config = config.expect("good");
+    config.join = true;
+    let stranger = epochlog_raft_glue::Controller::start(config).await;
+    let why = refused("n1", &group.addresses[new]).await;
+    assert!(why.contains("does not know n0, which leads"), "{why}");
+    stranger.expect("starts").shutdown().await;
+
     let (code, why) = refusal(
         controllers
             .change_members(vec![MemberRequest::Remove { id: 1 }])

@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 
 use super::{Outcome, malformed};
 use crate::admin::{
-    BEHIND_LIMIT, BrokerStatus, ControllerRole, ControllerStatus, MEMBER_STEP_LIMIT, MemberLag,
-    MemberRequest, MemberStatus, MembersRequest, SET_STATUS_LIMIT, SetStatus, TransferRequest,
+    BEHIND_LIMIT, BROKER_STATUS_LIMIT, BrokerStatus, ControllerRole, ControllerStatus,
+    MEMBER_STEP_LIMIT, MemberLag, MemberRequest, MemberStatus, MembersRequest, SET_STATUS_LIMIT,
+    SetStatus, TransferRequest,
 };
 use crate::command::Code;
 use crate::config::{check_name, member_id, parse_peer};
@@ -105,11 +106,11 @@ fn members(
 fn sets(decider: &Decider, leads: bool) -> (Vec<SetStatus>, usize) {
     decider.state(|state| {
         decider.liveness(|liveness, now| {
-            let groups = state.groups();
+            let mut room = Room::default();
             let mut shown: Vec<SetStatus> = Vec::new();
             let mut left_out = 0;
-            for (broker, group) in groups {
-                if shown.len() < SET_STATUS_LIMIT {
+            for (broker, group) in state.groups() {
+                if room.take(broker, group) {
                     shown.push(set(liveness, now, broker, group, leads));
                 } else {
                     left_out += 1;
@@ -118,6 +119,45 @@ fn sets(decider: &Decider, leads: bool) -> (Vec<SetStatus>, usize) {
             (shown, left_out)
         })
     })
+}
+
+/// What is left of an answer that fits a frame, however its texts are escaped.
+struct Room {
+    sets: usize,
+    brokers: usize,
+    text_len: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            sets: SET_STATUS_LIMIT,
+            brokers: BROKER_STATUS_LIMIT,
+            text_len: 1 << 20,
+        }
+    }
+}
+
+impl Room {
+    /// Takes room for a set, if there is enough.
+    fn take(&mut self, broker: &str, group: &BrokerGroup) -> bool {
+        let addresses: usize = group.replicas.values().map(|it| it.address.len()).sum();
+        let text_len = addresses + broker.len() + group.cluster.len();
+        let left = (
+            self.sets.checked_sub(1),
+            self.brokers.checked_sub(group.replicas.len()),
+            self.text_len.checked_sub(text_len),
+        );
+        let (Some(sets), Some(brokers), Some(text_len)) = left else {
+            return false;
+        };
+        *self = Self {
+            sets,
+            brokers,
+            text_len,
+        };
+        true
+    }
 }
 
 fn set(liveness: &Liveness, now: u64, broker: &str, group: &BrokerGroup, leads: bool) -> SetStatus {

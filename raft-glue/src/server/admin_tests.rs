@@ -168,3 +168,35 @@ fn a_request_with_a_field_too_many_is_not_read() {
         assert!(read(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn a_status_never_outgrows_a_frame() {
+    let replica = |len: usize| crate::group::Replica {
+        address: "\u{1}".repeat(len),
+        check_code: String::new(),
+        registrations: 0,
+    };
+    let group = |count: u64, len: usize| BrokerGroup {
+        cluster: "c".to_owned(),
+        next_broker_id: 1,
+        replicas: (0..count).map(|id| (id, replica(len))).collect(),
+        master: None,
+        master_epoch: 0,
+        sync_state_set: BTreeMap::new(),
+        sync_state_set_epoch: 0,
+        former_set: BTreeMap::new(),
+    };
+    let fits = |group: &BrokerGroup| {
+        let mut room = Room::default();
+        (0..2_000).filter(|_| room.take("b", group)).count()
+    };
+    assert_eq!(fits(&group(3, 10)), SET_STATUS_LIMIT);
+    assert_eq!(fits(&group(1_000, 10)), 10, "the limit of brokers");
+    assert_eq!(fits(&group(1_000, 1_000)), 1, "the limit of text");
+    let liveness = Liveness::new(1, 1);
+    let largest: Vec<SetStatus> = (0..10)
+        .map(|_| set(&liveness, 1, "b", &group(1_000, 100), true))
+        .collect();
+    let len = serde_json::to_vec(&largest).unwrap().len();
+    assert!(len < crate::remoting::MAX_FRAME_LEN * 3 / 4, "{len}");
+}
