@@ -42,7 +42,7 @@ pub const MAX_EXTENDED_BODY_LEN: u32 = 16 << 20;
 /// Bytes of one epoch entry in the handshake answer.
 const ENTRY_LEN: usize = 12;
 /// The longest address a 5.0/5.1.0 slave sends: its own buffer has room for 50 bytes.
-const MAX_ADDRESS_LEN: u32 = 50;
+pub(crate) const MAX_ADDRESS_LEN: u32 = 50;
 
 const STATE_HANDSHAKE: u32 = 1;
 const STATE_TRANSFER: u32 = 2;

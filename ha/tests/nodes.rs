@@ -20,6 +20,8 @@ mod confirm;
 mod extension;
 #[path = "nodes/fakes.rs"]
 mod fakes;
+#[path = "nodes/generations.rs"]
+mod generations;
 #[path = "nodes/link.rs"]
 mod link;
 #[path = "nodes/reports.rs"]

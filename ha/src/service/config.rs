@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::Error;
 use crate::frame::{
-    Capabilities, HandshakeAnswerForm, LogId, MAX_BODY_LEN, MAX_EXTENDED_BODY_LEN, SlaveHandshake,
-    SlaveIdentity,
+    Capabilities, HandshakeAnswerForm, LogId, MAX_ADDRESS_LEN, MAX_BODY_LEN, MAX_EXTENDED_BODY_LEN,
+    SlaveHandshake, SlaveIdentity,
 };
 use crate::master::{MasterClose, MasterConnectionConfig};
 use crate::slave::SlaveConnectionConfig;
@@ -69,6 +69,9 @@ pub struct HaConfig {
     pub report_flushed: bool,
     /// Also serve slaves of 5.0.0 and 5.1.0, which send an address instead of an id.
     pub accept_address_handshake: bool,
+    /// As slave of a master of 5.0.0 or 5.1.0: say this address, its own HA address, in place of the broker
+    /// id that 5.1.1 and later ask for. Default none.
+    pub slave_address: Option<SocketAddr>,
     /// The form of the handshake's answer; [`HandshakeAnswerForm::Long`] for 5.0.0 peers, as master
     /// and as slave.
     pub answer_form: HandshakeAnswerForm,
@@ -109,6 +112,7 @@ impl HaConfig {
             sync_from_last_file: false,
             report_flushed: false,
             accept_address_handshake: false,
+            slave_address: None,
             answer_form: HandshakeAnswerForm::Short,
             reconnect_min_ms: 50,
             reconnect_max_ms: 5000,
@@ -145,6 +149,12 @@ impl HaConfig {
         if self.broker_id > u64::from(u32::MAX) {
             let why = format!("{} does not fit into 32 bits", self.broker_id);
             return refuse("broker_id", why);
+        }
+        if let Some(addr) = self.slave_address
+            && addr.to_string().len() > MAX_ADDRESS_LEN as usize
+        {
+            let why = format!("{addr} is longer than {MAX_ADDRESS_LEN} bytes");
+            return refuse("slave_address", why);
         }
         if self.heartbeat_interval_ms >= self.housekeeping_interval_ms {
             let why = format!(
@@ -198,7 +208,10 @@ impl HaConfig {
             handshake: SlaveHandshake {
                 sync_from_last_file: self.sync_from_last_file,
                 async_learner: self.async_learner,
-                identity: SlaveIdentity::BrokerId(self.broker_id),
+                identity: match self.slave_address {
+                    Some(addr) => SlaveIdentity::Address(addr.to_string()),
+                    None => SlaveIdentity::BrokerId(self.broker_id),
+                },
                 asks: self.extension.then_some(match self.report_flushed {
                     true => Capabilities::ALL,
                     false => Capabilities::ALL.without(Capabilities::DURABLE),
