@@ -71,10 +71,10 @@ const IN_FLIGHT: usize = 100;
 const MASTER: u64 = 1;
 const SLAVE: u64 = 2;
 
-fn serve(id: u64, scratch: &Scratch) -> HaService {
+fn serve(id: u64, scratch: &Scratch, kind: TransportKind) -> HaService {
     let mut config = HaConfig::on_loopback(id);
-    config.transport = TransportKind::Std;
-    config.slave_transport = TransportKind::Std;
+    config.transport = kind;
+    config.slave_transport = kind;
     HaService::start(scratch.store.clone(), config).unwrap()
 }
 
@@ -113,9 +113,15 @@ fn many_at_once(master: &HaService, message: &Message<'_>, acked: &Arc<AtomicUsi
 #[test]
 fn an_acknowledged_write_allocates_nothing_anywhere() {
     assert_eq!(counted(|| drop(std::hint::black_box(Box::new(1)))).0, 1);
+    for kind in [TransportKind::Std, TransportKind::Uring] {
+        a_pair_allocates_nothing(kind);
+    }
+}
+
+fn a_pair_allocates_nothing(kind: TransportKind) {
     let stores = [(); 2].map(|()| Scratch::log_only(SEGMENT).unwrap());
-    let master = serve(MASTER, &stores[0]);
-    let slave = serve(SLAVE, &stores[1]);
+    let master = serve(MASTER, &stores[0], kind);
+    let slave = serve(SLAVE, &stores[1], kind);
     let set = SyncStateSet::new([MASTER, SLAVE], 1);
     master.become_master(1, set).unwrap();
     let addr = master.listen_addr();
@@ -132,11 +138,14 @@ fn an_acknowledged_write_allocates_nothing_anywhere() {
         let before = frames_so_far();
         let (calls, bytes) = counted(work);
         let frames = frames_so_far() - before;
-        println!("{what}: {calls} allocations, {bytes} bytes, {frames} frames");
-        // The hold on the bytes of a frame is one. Besides, a thread of the store may look after its
-        // segments meanwhile.
-        let most = frames + WRITES as u64 / 100;
-        assert!(calls as u64 <= most, "{what}: {calls} for {WRITES} writes");
+        println!("{kind:?}, {what}: {calls} allocations, {bytes} bytes, {frames} frames");
+        // The hold on the bytes of a frame is one. Besides, queues may meet more at once than before, and a
+        // thread of the store may look after its segments meanwhile.
+        let most = frames + WRITES as u64 / 20;
+        assert!(
+            calls as u64 <= most,
+            "{kind:?}, {what}: {calls} for {WRITES} writes"
+        );
     };
     check("one by one", &|| one_by_one(&master, &message));
     check("many at once", &|| many_at_once(&master, &message, &acked));

@@ -419,3 +419,33 @@ fn a_write_nobody_waits_for_any_more_is_replicated_and_ends_no_other() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn a_hand_over_refuses_new_writes_lets_older_ones_end_and_tells_who_is_level() {
+    let (a, b) = (Node::new(1, KIND), Node::new(2, KIND));
+    a.lead(1, &[1, 2]);
+    let ack = AckRequest::new(AckPolicy::AllInSync, Duration::from_secs(20));
+    let older = a.ha.submit(&message(b"older"), ack);
+    let end = a.store.end_offset();
+    a.ha.pause_writes(true);
+    let refused = a.write(b"new", AckPolicy::Local);
+    assert!(
+        matches!(refused, Outcome::Refused(Refused::HandingOver)),
+        "{refused:?}"
+    );
+    assert_eq!(a.store.end_offset(), end);
+    assert!(!a.ha.is_level(2), "it never came");
+    b.follow(1, &a);
+    acked(older.wait());
+    wait_until(
+        || format!("{:#?}", a.ha.runtime_info()),
+        || a.ha.is_level(2),
+    );
+    assert!(!a.ha.is_level(3), "no member");
+    a.ha.pause_writes(false);
+    acked(a.write(b"goes on", AckPolicy::AllInSync));
+    // A role change ends it too.
+    a.ha.pause_writes(true);
+    a.lead(2, &[1, 2]);
+    acked(a.write(b"the next term", AckPolicy::AllInSync));
+}
