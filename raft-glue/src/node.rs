@@ -208,6 +208,9 @@ impl<M: StateMachine> Node<M> {
             return;
         }
         self.strangers.remove(&from);
+        if self.is_late_rejection(&message) {
+            return;
+        }
         if self.peer_stores.insert(from, store).is_none() {
             self.unwritten.peer_stores = true;
         }
@@ -554,6 +557,22 @@ fn tagged(payload: &[u8]) -> Vec<u8> {
     data.extend_from_slice(payload);
     data
 }
+
+#[cfg(test)]
+#[path = "node_disk.rs"]
+mod disk;
+
+#[cfg(test)]
+#[path = "node_field_tests.rs"]
+mod field_tests;
+
+#[cfg(test)]
+#[path = "node_history.rs"]
+mod history;
+
+#[cfg(test)]
+#[path = "node_seeds.rs"]
+mod seeds;
 
 #[cfg(test)]
 #[path = "node_sim.rs"]

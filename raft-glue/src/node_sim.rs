@@ -1,20 +1,18 @@
 //! A group of nodes in memory: a network that drops, delays, doubles and cuts, disks that lose what
-//! was not synced or fail in the middle of a transaction, one clock, one seed.
+//! was not synced or fail in the middle of a transaction, members that stand still or lose power
+//! between writing and sending, one clock, one seed.
 //!
 //! What it checks all the time: one leader for each term; no vote or acknowledgement leaves before
-//! the disk holds it; no index is ever applied with two payloads.
+//! the disk holds it; no index is ever applied with two payloads, or twice in one life.
 
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "memory of a test is counted in usize, disks in u64"
-)]
+#![expect(clippy::cast_possible_truncation, reason = "drawn numbers are small")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::Path;
 
 use parking_lot::Mutex;
 
+use super::disk::{Disk, Loss};
 use super::*;
 use crate::raft_codec::decode_message;
 use crate::store::{Identity, RowChanges, Rows};
@@ -41,113 +39,6 @@ impl Rng {
 
     pub(super) fn chance(&mut self, in_thousand: u64) -> bool {
         self.below(1000) < in_thousand
-    }
-}
-
-#[derive(Debug, Default)]
-struct DiskState {
-    bytes: Vec<u8>,
-    /// What was there before each write since the last sync.
-    undo: Vec<(u64, Vec<u8>, u64)>,
-    /// Handles of former lives cannot write.
-    life: u64,
-    /// Writes until the disk fails.
-    writes_left: Option<u64>,
-}
-
-/// A disk that outlives its user.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Disk(Arc<Mutex<DiskState>>);
-
-impl Disk {
-    /// Power goes: what was not synced is undone, and whoever used the disk cannot any more.
-    pub(super) fn crash(&self) {
-        let mut disk = self.0.lock();
-        disk.life += 1;
-        disk.writes_left = None;
-        while let Some((at, old, len)) = disk.undo.pop() {
-            let at = at as usize;
-            disk.bytes[at..at + old.len()].copy_from_slice(&old);
-            disk.bytes.truncate(len as usize);
-        }
-    }
-
-    /// The disk fails after this many more writes.
-    pub(super) fn fail_after(&self, writes: u64) {
-        self.0.lock().writes_left = Some(writes);
-    }
-
-    fn handle(&self) -> Handle {
-        Handle {
-            life: self.0.lock().life,
-            disk: self.clone(),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Handle {
-    disk: Disk,
-    life: u64,
-}
-
-impl Handle {
-    fn with<R>(&self, act: impl FnOnce(&mut DiskState) -> R) -> io::Result<R> {
-        let mut disk = self.disk.0.lock();
-        if disk.life != self.life {
-            return Err(io::Error::other("the power went"));
-        }
-        Ok(act(&mut disk))
-    }
-
-    fn change(&self, act: impl FnOnce(&mut DiskState)) -> io::Result<()> {
-        self.with(|disk| {
-            match &mut disk.writes_left {
-                Some(0) => return Err(io::Error::other("the disk failed")),
-                Some(left) => *left -= 1,
-                None => {}
-            }
-            act(disk);
-            Ok(())
-        })?
-    }
-}
-
-impl redb::StorageBackend for Handle {
-    fn len(&self) -> io::Result<u64> {
-        self.with(|disk| disk.bytes.len() as u64)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let at = offset as usize;
-        self.with(|disk| out.copy_from_slice(&disk.bytes[at..at + out.len()]))
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.change(|disk| {
-            let old_len = disk.bytes.len();
-            let gone = disk.bytes.get(len as usize..).unwrap_or_default().to_vec();
-            if gone.is_empty() {
-                disk.undo.push((old_len as u64, Vec::new(), old_len as u64));
-            } else {
-                // Shrinking is undone by growing: kept simple, a shrink counts as synced.
-                disk.undo.clear();
-            }
-            disk.bytes.resize(len as usize, 0);
-        })
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.change(|disk| disk.undo.clear())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.change(|disk| {
-            let at = offset as usize;
-            let old = disk.bytes[at..at + data.len()].to_vec();
-            disk.undo.push((offset, old, disk.bytes.len() as u64));
-            disk.bytes[at..at + data.len()].copy_from_slice(data);
-        })
     }
 }
 
@@ -183,6 +74,14 @@ impl StateMachine for Kept {
             .into_iter()
             .map(|(key, value)| (u64::from_be_bytes(key.try_into().unwrap()), value))
             .collect();
+        let oracle = self.oracle.lock();
+        for (index, payload) in &self.payloads {
+            assert_eq!(
+                oracle.get(index),
+                Some(payload),
+                "index {index} was loaded with what nobody applied there"
+            );
+        }
         Ok(())
     }
 }
@@ -217,6 +116,12 @@ pub(super) struct Sim {
     pub(super) weather: Weather,
     /// Pairs that cannot hear each other, both ways.
     pub(super) cut: BTreeSet<(u64, u64)>,
+    /// From whom to whom nothing comes through.
+    pub(super) deaf: BTreeSet<(u64, u64)>,
+    /// Members that stand still until then: no ticks, and their messages wait.
+    pub(super) paused: BTreeMap<u64, u64>,
+    /// How often in a thousand a member loses power after it wrote and while it sends.
+    pub(super) cuts_between: u64,
     pub(super) now: u64,
     pub(super) snapshots_sent: u64,
     flights: BTreeMap<(u64, u64), Flight>,
@@ -244,6 +149,9 @@ impl Sim {
                 ..Weather::default()
             },
             cut: BTreeSet::new(),
+            deaf: BTreeSet::new(),
+            paused: BTreeMap::new(),
+            cuts_between: 0,
             now: 0,
             snapshots_sent: 0,
             flights: BTreeMap::new(),
@@ -308,11 +216,17 @@ impl Sim {
         seat.timeout = 0;
     }
 
-    /// Power goes on one member.
+    /// Power goes on one member, or its process dies: what was not synced may be lost.
     pub(super) fn crash(&mut self, id: u64) {
+        let loss = match self.rng.below(4) {
+            0 => Loss::Nothing,
+            1 => Loss::Some(self.rng.below(1 << 30) << 30),
+            _ => Loss::Everything,
+        };
         let seat = self.seats.get_mut(&id).unwrap();
-        seat.disk.crash();
+        seat.disk.crash(loss);
         seat.node = None;
+        self.paused.remove(&id);
     }
 
     pub(super) fn node(&mut self, id: u64) -> &mut Node<Kept> {
@@ -330,7 +244,12 @@ impl Sim {
     /// One tick of every running member, with all messages that are due.
     pub(super) fn tick(&mut self) {
         self.now += 1;
+        let now = self.now;
+        self.paused.retain(|_, until| *until > now);
         for id in self.running() {
+            if self.paused.contains_key(&id) {
+                continue;
+            }
             let seat = self.seats.get_mut(&id).unwrap();
             let node = seat.node.as_mut().unwrap();
             // The library draws election timeouts of its own; ours make the seed tell all.
@@ -346,7 +265,10 @@ impl Sim {
                 break;
             }
             let flight = entry.remove();
-            self.land(flight);
+            match self.paused.get(&flight.to) {
+                Some(&until) => self.fly(until, flight),
+                None => self.land(flight),
+            }
         }
     }
 
@@ -379,7 +301,9 @@ impl Sim {
     }
 
     fn land(&mut self, flight: Flight) {
-        let is_lost = flight.is_lost || self.is_cut(flight.from, flight.to);
+        let is_lost = flight.is_lost
+            || self.is_cut(flight.from, flight.to)
+            || self.deaf.contains(&(flight.from, flight.to));
         let target = self
             .seats
             .get_mut(&flight.to)
@@ -408,15 +332,23 @@ impl Sim {
             return;
         };
         let store = Arc::clone(&node.store);
+        let applied = node.applied;
         let outcome = node.turn(&mut |outgoing| {
             check_covered(&store, &outgoing);
             out.push(outgoing);
         });
+        let raft = &node.raw.raft;
+        let (is_leader, term) = (raft.state == StateRole::Leader, raft.term);
+        check_positions(node, applied);
         if outcome.is_err() {
             self.crash(id);
-        } else if node.raw.raft.state == StateRole::Leader {
-            let known = *self.leaders.entry(node.raw.raft.term).or_insert(id);
-            assert_eq!(known, id, "two leaders in term {}", node.raw.raft.term);
+        } else if is_leader {
+            let known = *self.leaders.entry(term).or_insert(id);
+            assert_eq!(known, id, "two leaders in term {term}");
+        }
+        if !out.is_empty() && self.rng.chance(self.cuts_between) {
+            out.truncate(self.rng.index(out.len()));
+            self.crash(id);
         }
         for outgoing in out {
             self.send(id, outgoing);
@@ -436,9 +368,13 @@ impl Sim {
                 is_snapshot: outgoing.is_snapshot,
                 is_lost,
             };
-            self.next_flight += 1;
-            self.flights.insert((due, self.next_flight), flight);
+            self.fly(due, flight);
         }
+    }
+
+    fn fly(&mut self, due: u64, flight: Flight) {
+        self.next_flight += 1;
+        self.flights.insert((due, self.next_flight), flight);
     }
 
     /// Who leads and knows everything, if somebody does.
@@ -459,6 +395,25 @@ impl Sim {
     pub(super) fn wait_leader(&mut self) -> u64 {
         self.run_until("a leader", 200, |sim| sim.leader().is_some());
         self.leader().unwrap()
+    }
+}
+
+/// What is applied only grows, and is committed and in the log; a leader never sends what a follower
+/// has said to have.
+fn check_positions(node: &Node<Kept>, before: u64) {
+    let raft = &node.raw.raft;
+    let log = &raft.raft_log;
+    assert!(
+        node.applied >= before,
+        "applied went back to {}",
+        node.applied
+    );
+    assert!(node.applied <= log.committed && log.committed <= log.last_index());
+    assert!(node.store.applied() <= node.applied);
+    if raft.state == StateRole::Leader {
+        for (peer, progress) in raft.prs().iter() {
+            assert!(progress.next_idx > progress.matched, "{peer}: {progress:?}");
+        }
     }
 }
 

@@ -2,31 +2,21 @@ use std::collections::BTreeMap;
 
 use tokio::sync::oneshot;
 
-use super::sim::{Rng, Sim, Weather, member};
+use super::sim::{Sim, Weather, member};
 use super::*;
 use crate::ledger::{PendingAppend, Role};
 use crate::raft_codec::{MemberChange, MemberStep};
 
 type Outcome = PendingAppend<usize>;
 
-type ReadOutcome = oneshot::Receiver<Result<(), ReadError>>;
-
-/// Seeds of one run; more by `EPOCHLOG_SEEDS`.
-fn seed_count() -> u64 {
-    std::env::var("EPOCHLOG_SEEDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(12)
-}
-
-fn append(sim: &mut Sim, id: u64, payload: &str) -> Outcome {
+pub(super) fn append(sim: &mut Sim, id: u64, payload: &str) -> Outcome {
     let (reply, outcome) = AppendReply::new(None);
     sim.node(id).append(payload.as_bytes(), reply);
     sim.turn(id);
     outcome
 }
 
-fn change(sim: &mut Sim, id: u64, steps: Vec<MemberStep>) {
+pub(super) fn change(sim: &mut Sim, id: u64, steps: Vec<MemberStep>) {
     let (reply, mut outcome) = oneshot::channel();
     sim.node(id).change_members(&MemberChange { steps }, reply);
     sim.turn(id);
@@ -42,7 +32,7 @@ fn change(sim: &mut Sim, id: u64, steps: Vec<MemberStep>) {
 }
 
 /// Appends on the leader until it holds.
-fn append_all(sim: &mut Sim, payloads: std::ops::Range<u64>) {
+pub(super) fn append_all(sim: &mut Sim, payloads: std::ops::Range<u64>) {
     for number in payloads {
         let leader = sim.wait_leader();
         let mut outcome = append(sim, leader, &format!("p{number}"));
@@ -59,7 +49,7 @@ fn append_all(sim: &mut Sim, payloads: std::ops::Range<u64>) {
     }
 }
 
-fn converged(sim: &mut Sim) -> bool {
+pub(super) fn converged(sim: &mut Sim) -> bool {
     let Some(leader) = sim.leader() else {
         return false;
     };
@@ -305,189 +295,4 @@ fn f03_f19_after_a_failed_write_nothing_leaves_any_more() {
         append_all(&mut sim, 0..2);
         sim.run_until("everybody has everything", 200, converged);
     }
-}
-
-/// One random life of a group.
-struct Life {
-    sim: Sim,
-    rng: Rng,
-    next_payload: u64,
-    open: Vec<(String, Outcome)>,
-    /// Who reads, the newest index acknowledged before, and the outcome.
-    reads: Vec<(u64, u64, ReadOutcome)>,
-    /// Acknowledged payloads by index.
-    acked: BTreeMap<u64, String>,
-    reads_done: u64,
-}
-
-impl Life {
-    fn step(&mut self) {
-        let ids: Vec<u64> = self.sim.seats.keys().copied().collect();
-        let any = ids[self.rng.index(ids.len())];
-        let other = ids[self.rng.index(ids.len())];
-        let is_up = self.sim.seats[&any].node.is_some();
-        match self.rng.below(100) {
-            0..30 if is_up => self.append(any),
-            30..36 if is_up => self.read(any),
-            36..38 if is_up => self.sim.crash(any),
-            38 if is_up => self.sim.seats[&any].disk.fail_after(self.rng.below(40)),
-            36..48 if !is_up => self.sim.start(any),
-            48 | 49 => drop(self.sim.cut.insert((any, other))),
-            50..53 => self.sim.cut.clear(),
-            53 if is_up => self
-                .sim
-                .node(any)
-                .transfer_leader(other, oneshot::channel().0),
-            _ => self.sim.tick(),
-        }
-        self.collect();
-    }
-
-    fn append(&mut self, id: u64) {
-        self.next_payload += 1;
-        let payload = format!("p{}", self.next_payload);
-        let outcome = append(&mut self.sim, id, &payload);
-        self.open.push((payload, outcome));
-    }
-
-    fn read(&mut self, id: u64) {
-        let (reply, outcome) = oneshot::channel();
-        self.sim.node(id).read_barrier(reply);
-        let newest = self.acked.last_key_value().map_or(0, |(index, _)| *index);
-        self.reads.push((id, newest, outcome));
-        self.sim.turn(id);
-    }
-
-    fn collect(&mut self) {
-        let acked = &mut self.acked;
-        self.open
-            .retain_mut(|(payload, outcome)| match outcome.try_take() {
-                Some(Ok(appended)) => {
-                    assert!(acked.insert(appended.index, payload.clone()).is_none());
-                    false
-                }
-                Some(Err(_)) => false,
-                None => true,
-            });
-        let (seats, done) = (&self.sim.seats, &mut self.reads_done);
-        self.reads
-            .retain_mut(|(id, newest, outcome)| match outcome.try_recv() {
-                Ok(Ok(())) => {
-                    let payloads = &seats[id].machine.read().payloads;
-                    let seen = payloads.last_key_value().map_or(0, |(index, _)| *index);
-                    assert!(
-                        seen >= *newest,
-                        "a read saw {seen}, {newest} was acknowledged before"
-                    );
-                    *done += 1;
-                    false
-                }
-                Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => false,
-                Err(oneshot::error::TryRecvError::Empty) => true,
-            });
-    }
-
-    fn heal_and_check(&mut self) {
-        self.sim.cut.clear();
-        self.sim.weather = Weather {
-            max_delay: 2,
-            ..Weather::default()
-        };
-        for (&id, seat) in &self.sim.seats {
-            seat.disk.fail_after(u64::MAX);
-            assert!(id > 0);
-        }
-        let down: Vec<u64> = self
-            .sim
-            .seats
-            .keys()
-            .copied()
-            .filter(|id| self.sim.seats[id].node.is_none())
-            .collect();
-        for id in down {
-            self.sim.start(id);
-        }
-        self.sim.run_until("healed", 400, converged);
-        self.sim.run(100);
-        self.collect();
-        assert!(
-            self.open.is_empty(),
-            "{} appends without an outcome",
-            self.open.len()
-        );
-        assert!(
-            self.reads.is_empty(),
-            "{} reads without an outcome",
-            self.reads.len()
-        );
-        let all: Vec<_> = self
-            .sim
-            .seats
-            .values()
-            .map(|seat| seat.machine.read().payloads.clone())
-            .collect();
-        for payloads in &all {
-            assert_eq!(payloads, &all[0]);
-            let once: BTreeSet<_> = payloads.values().collect();
-            assert_eq!(once.len(), payloads.len(), "a payload is there twice");
-        }
-        for (index, payload) in &self.acked {
-            assert_eq!(
-                all[0].get(index).map(Vec::as_slice),
-                Some(payload.as_bytes())
-            );
-        }
-    }
-}
-
-struct SaySeed(u64);
-
-impl Drop for SaySeed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!(
-                "failed with seed {}: EPOCHLOG_SEED={} runs it alone",
-                self.0, self.0
-            );
-        }
-    }
-}
-
-#[test]
-fn groups_of_three_and_five_keep_what_they_acknowledged() {
-    let only = std::env::var("EPOCHLOG_SEED")
-        .ok()
-        .and_then(|text| text.parse::<u64>().ok());
-    let seeds = only.map_or(0..seed_count(), |seed| seed..seed + 1);
-    let (mut acked, mut reads) = (0, 0);
-    for seed in seeds {
-        let _say = SaySeed(seed);
-        let mut rng = Rng::new(seed ^ 0x5eed);
-        let mut sim = Sim::new(seed, if rng.chance(300) { 5 } else { 3 });
-        sim.weather = Weather {
-            drop: rng.below(150),
-            double: rng.below(100),
-            max_delay: 1 + rng.below(4),
-        };
-        let mut life = Life {
-            sim,
-            rng,
-            next_payload: 0,
-            open: Vec::new(),
-            reads: Vec::new(),
-            acked: BTreeMap::new(),
-            reads_done: 0,
-        };
-        for _ in 0..1000 {
-            life.step();
-        }
-        life.heal_and_check();
-        acked += life.acked.len();
-        reads += life.reads_done;
-    }
-    assert!(
-        acked > 0 && (only.is_some() || reads > 0),
-        "{acked} appends, {reads} reads"
-    );
-    eprintln!("{acked} appends acknowledged, {reads} reads done");
 }

@@ -581,3 +581,7 @@ mod lives_tests;
 #[cfg(test)]
 #[path = "state_machine_replay_tests.rs"]
 mod replay_tests;
+
+#[cfg(test)]
+#[path = "state_machine_table_tests.rs"]
+mod table_tests;

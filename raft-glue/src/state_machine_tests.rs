@@ -21,7 +21,7 @@ pub(super) fn alive(ids: &[u64]) -> Reports {
     ids.iter().map(|&id| (id, report(0, 0))).collect()
 }
 
-fn apply_id(id: u64, code: &str) -> Command {
+pub(super) fn apply_id(id: u64, code: &str) -> Command {
     Command::ApplyBrokerId(ApplyBrokerId {
         cluster: CLUSTER.to_owned(),
         broker: SET.to_owned(),
@@ -30,7 +30,7 @@ fn apply_id(id: u64, code: &str) -> Command {
     })
 }
 
-fn register(id: u64, address: &str, alive: &[u64]) -> RegisterBroker {
+pub(super) fn register(id: u64, address: &str, alive: &[u64]) -> RegisterBroker {
     RegisterBroker {
         cluster: CLUSTER.to_owned(),
         broker: SET.to_owned(),
@@ -71,7 +71,7 @@ pub(super) fn alter(
     }
 }
 
-fn clean(ids: Option<&[u64]>, living: bool, alive: &[u64]) -> CleanBrokerData {
+pub(super) fn clean(ids: Option<&[u64]>, living: bool, alive: &[u64]) -> CleanBrokerData {
     CleanBrokerData {
         broker: SET.to_owned(),
         ids: ids.map(|ids| ids.iter().copied().collect()),

@@ -54,6 +54,20 @@ impl<M: StateMachine> Node<M> {
         }
     }
 
+    /// A rejection of what its sender has acknowledged since. It was late or doubled, and the library
+    /// would begin again behind the acknowledgement (tikv/raft-rs#555).
+    pub(super) fn is_late_rejection(&self, message: &Message) -> bool {
+        let raft = &self.raw.raft;
+        raft.state == StateRole::Leader
+            && message.get_msg_type() == MessageType::MsgAppendResponse
+            && message.reject
+            && message.term == raft.term
+            && raft
+                .prs()
+                .get(message.from)
+                .is_some_and(|progress| message.index <= progress.matched)
+    }
+
     /// See [`LedgerMetadata`].
     pub(crate) fn metadata(&self) -> LedgerMetadata {
         let raft = &self.raw.raft;
