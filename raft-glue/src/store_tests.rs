@@ -143,6 +143,23 @@ fn f21_rows_and_applied_index_come_back_together() {
 }
 
 #[test]
+fn f02_f06_what_is_applied_has_its_own_record_and_counts_as_committed() {
+    for (commit, counts_as) in [(3, 5), (5, 5), (8, 8)] {
+        let dir = TempDir::new().unwrap();
+        let batch = Batch {
+            hard_state: hard_state(2, commit),
+            applied: applied(5, &[("k", Some("v"))]),
+            ..entries(2, 2..=9)
+        };
+        open(&dir).write(&batch).unwrap();
+        let store = open(&dir);
+        assert_eq!(store.applied(), 5, "whatever is committed");
+        let state = LogView(store).initial_state().unwrap();
+        assert_eq!(state.hard_state.commit, counts_as);
+    }
+}
+
+#[test]
 fn a_snapshot_carries_the_rows_of_its_index_and_replaces_everything() {
     let dir = TempDir::new().unwrap();
     let store = open(&dir);
