@@ -67,15 +67,24 @@ fn confirm(id: u64, master_epoch: u32, life: u64, unclean: bool) -> Command {
 /// What is asked, and for each state the code, with `+` where the state changes.
 type Row = (&'static str, Command, &'static str);
 
+fn other_cluster(mut command: Command) -> Command {
+    match &mut command {
+        Command::ApplyBrokerId(c) => c.cluster = "other".to_owned(),
+        Command::RegisterBroker(c) => c.cluster = "other".to_owned(),
+        _ => unreachable!(),
+    }
+    command
+}
+
+/// An operator wishes for this one.
+fn wish(id: u64, ids: &[u64]) -> Command {
+    Command::ElectMaster(ElectMaster {
+        designate: true,
+        ..elect(Some(id), alive(ids))
+    })
+}
+
 fn ids() -> Vec<Row> {
-    let other_cluster = |mut command: Command| {
-        match &mut command {
-            Command::ApplyBrokerId(c) => c.cluster = "other".to_owned(),
-            Command::RegisterBroker(c) => c.cluster = "other".to_owned(),
-            _ => unreachable!(),
-        }
-        command
-    };
     let enter = |id, address: &str| Command::RegisterBroker(register(id, address, &[1, 2, 3]));
     let java = RegisterBroker {
         incarnation: None,
@@ -144,12 +153,6 @@ fn ids() -> Vec<Row> {
 
 fn elections() -> Vec<Row> {
     let by = |asker, ids: &[u64]| Command::ElectMaster(elect(asker, alive(ids)));
-    let wish = |id, ids: &[u64]| {
-        Command::ElectMaster(ElectMaster {
-            designate: true,
-            ..elect(Some(id), alive(ids))
-        })
-    };
     let unclean = ElectMaster {
         allow_unclean: true,
         ..elect(None, alive(&[3]))

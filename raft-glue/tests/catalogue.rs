@@ -2,8 +2,6 @@
 //! brokers that talk to it; D, DLedger; F, raft embedded. A test that is renamed or goes takes its
 //! failure out of the table, and this fails.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it fails")]
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
