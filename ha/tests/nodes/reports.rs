@@ -9,7 +9,7 @@ use crate::bed::{Node, wait_until};
 use crate::fakes::{FakeMaster, FakeMasterConnection};
 
 /// Far more than a report may be held, far less than a heartbeat's time or a test's patience.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(4);
 
 /// The bytes of a log of epoch 1, cut into frames that hold whole records or not.
 fn log_of(len: usize) -> Vec<u8> {
