@@ -228,13 +228,20 @@ impl Decider {
         })
     }
 
-    /// The lives of the live brokers of a set, for its master.
+    /// The lives of the live brokers of a set, for its master; a Java broker's are counted by its
+    /// registrations.
     pub(crate) fn lives(&self, cluster: &str, broker: &str) -> Vec<(u64, u64)> {
-        self.liveness(|liveness, now| {
-            let lives = liveness.alive(now, cluster, broker);
-            lives
-                .filter_map(|(id, beat)| Some((id, beat.report.incarnation?)))
-                .collect()
+        self.state(|state| {
+            let Some(group) = state.group(broker) else {
+                return Vec::new();
+            };
+            self.liveness(|liveness, now| {
+                let alive = liveness.alive(now, cluster, broker);
+                let life = |id, opened| group.incarnation(id, opened);
+                alive
+                    .filter_map(|(id, beat)| Some((id, life(id, beat.report.incarnation)?.count())))
+                    .collect()
+            })
         })
     }
 

@@ -33,6 +33,14 @@ impl Incarnation {
         opened.map_or(Self::Registered(registrations), Self::Opened)
     }
 
+    /// The number of the life, whoever counts it.
+    #[must_use]
+    pub fn count(self) -> u64 {
+        match self {
+            Self::Opened(count) | Self::Registered(count) => count,
+        }
+    }
+
     /// Does the broker, now in the life `self`, still hold what it held when it was admitted?
     ///
     /// Yes in the same life. A clean open vouches for exactly one step back, because the life

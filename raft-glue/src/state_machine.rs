@@ -510,7 +510,7 @@ fn admit(
         let now = group.incarnation(id, report.incarnation);
         let is_newcomer = !group.sync_state_set.contains_key(&id) && id != c.master_id;
         if is_newcomer
-            && let (Some(seen_in), Some(life)) = (&c.seen_in, report.incarnation)
+            && let (Some(seen_in), Some(life)) = (&c.seen_in, now.map(Incarnation::count))
             && seen_in.get(&id) != Some(&life)
         {
             let why = format!(

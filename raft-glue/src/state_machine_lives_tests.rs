@@ -99,3 +99,26 @@ fn e16_a_newcomer_is_admitted_only_in_the_life_it_was_seen_caught_up_in() {
         assert_eq!(answer.code, code, "{seen_in:?}");
     }
 }
+
+/// A Java broker does not name its life: its registrations are counted, and its master is told.
+#[test]
+fn a_java_newcomer_is_admitted_only_in_the_registration_it_was_seen_caught_up_in() {
+    for (seen, code) in [(0, Code::Success), (1, Code::BrokerNotAlive)] {
+        let mut state = with_set(&[1]);
+        let epoch = set(&state).3;
+        assert_eq!(state.group(SET).unwrap().replicas[&2].registrations, 0);
+        let mut reports = alive(&[1, 2]);
+        reports.get_mut(&2).unwrap().incarnation = None;
+        let command = AlterSyncStateSet {
+            seen_in: Some([(2, seen)].into()),
+            alive: reports,
+            ..alter(1, 1, epoch, &[1, 2], &[])
+        };
+        let answer = state.apply(&Command::AlterSyncStateSet(command));
+        assert_eq!(answer.code, code, "{seen}");
+        if code == Code::Success {
+            let life = state.group(SET).unwrap().sync_state_set[&2];
+            assert_eq!(life, Incarnation::Registered(0));
+        }
+    }
+}

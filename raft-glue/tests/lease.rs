@@ -43,6 +43,12 @@ async fn k15_only_the_leader_grants_and_only_to_the_master_of_the_epoch() {
     let first = granted(&brokers[0], &to).await;
     assert_eq!(first.lease_epoch, Some(1));
     assert_eq!(first.incarnations.as_deref(), Some("1:1,2:1"));
+    // A Java broker does not name its life; its registrations without one are counted: none yet.
+    brokers[1].heartbeat.incarnation = None;
+    answer(&brokers[1], &to).await;
+    let with_java = granted(&brokers[0], &to).await;
+    assert_eq!(with_java.incarnations.as_deref(), Some("1:1,2:0"));
+    brokers[1].heartbeat.incarnation = Some(1);
 
     let follower = group.addresses[(leader + 1) % 3].clone();
     let by_follower = answer(&brokers[0], &follower).await;
