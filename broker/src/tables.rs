@@ -14,6 +14,7 @@ use bytes::{Bytes, BytesMut};
 use epochlog_raft_glue::remoting::{from_json, request_code as code};
 use parking_lot::Mutex;
 use serde::de::IgnoredAny;
+use serde_json::{Value, json};
 
 use crate::identity::write_whole;
 use crate::topics::backup;
@@ -85,26 +86,26 @@ impl Table {
 
     /// What the first master of a group has.
     fn empty(self, now_ms: i64) -> Bytes {
-        const EMPTY: &str = "{}";
-        let text = |text: String| Bytes::from(text);
-        let named = |names: &[&str]| {
-            let version = r#""dataVersion":{"counter":0,"stateVersion":0,"timestamp":0}"#;
-            let maps = names.iter().map(|name| format!("\"{name}\":{EMPTY}"));
-            let all: Vec<String> = [version.to_owned()].into_iter().chain(maps).collect();
-            text(format!("{{{}}}", all.join(",")))
-        };
-        match self {
-            Self::ConsumerOffsets | Self::DelayOffsets => named(&["offsetTable"]),
-            Self::Groups => named(&["forbiddenTable", "subscriptionGroupTable"]),
-            Self::RequestModes => text(format!("{{\"messageRequestModeMap\":{EMPTY}}}")),
-            Self::TimerMetrics => named(&["timingCount"]),
+        let version = json!({"counter": 0, "stateVersion": 0, "timestamp": 0});
+        let table = match self {
+            Self::ConsumerOffsets | Self::DelayOffsets => {
+                json!({"dataVersion": version, "offsetTable": {}})
+            }
+            Self::Groups => json!({
+                "dataVersion": version,
+                "forbiddenTable": {},
+                "subscriptionGroupTable": system_groups(),
+            }),
+            Self::RequestModes => json!({"messageRequestModeMap": {}}),
+            Self::TimerMetrics => json!({"dataVersion": version, "timingCount": {}}),
             Self::TimerCheckpoint => {
                 // The timer goes by whole seconds, and there is nothing before its beginning.
                 let mut out = BytesMut::zeroed(CHECKPOINT_LEN);
                 out[..8].copy_from_slice(&(now_ms - now_ms % 1000).to_be_bytes());
-                out.freeze()
+                return out.freeze();
             }
-        }
+        };
+        table.to_string().into()
     }
 
     /// What is kept of a file's or an answer's bytes.
@@ -130,6 +131,40 @@ impl Table {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// The groups every RocketMQ broker has from its start (RocketMQ: SubscriptionGroupManager.init): a
+/// Java slave drops those its master does not have.
+fn system_groups() -> serde_json::Map<String, Value> {
+    const GROUPS: [(&str, bool); 8] = [
+        ("TOOLS_CONSUMER", false),
+        ("FILTERSRV_CONSUMER", false),
+        ("SELF_TEST_C_GROUP", false),
+        ("CID_ONS-HTTP-PROXY", true),
+        ("CID_ONSAPI_PULL", true),
+        ("CID_ONSAPI_PERMISSION", true),
+        ("CID_ONSAPI_OWNER", true),
+        ("CID_RMQ_SYS_TRANS", true),
+    ];
+    let group = |(name, broadcast): (&str, bool)| {
+        let settings = json!({
+            "groupName": name,
+            "consumeEnable": true,
+            "consumeFromMinEnable": true,
+            "consumeBroadcastEnable": broadcast,
+            "consumeMessageOrderly": false,
+            "retryQueueNums": 1,
+            "retryMaxTimes": 16,
+            "brokerId": 0,
+            "whichBrokerWhenConsumeSlowly": 1,
+            "notifyConsumerIdsChangedEnable": true,
+            "groupSysFlag": 0,
+            "consumeTimeoutMinute": 15,
+            "attributes": {},
+        });
+        (name.to_owned(), settings)
+    };
+    GROUPS.into_iter().map(group).collect()
 }
 
 /// A table cannot be read, taken over or written.
@@ -271,6 +306,10 @@ mod tests {
         let want =
             r#"{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{}}"#;
         assert_eq!(offsets, want.as_bytes());
+        let groups = again.get(Table::Groups).expect("known");
+        let groups: Value = serde_json::from_slice(&groups).expect("JSON");
+        let of_tools = &groups["subscriptionGroupTable"]["TOOLS_CONSUMER"];
+        assert_eq!(of_tools["retryMaxTimes"], 16);
         let timer = again.get(Table::TimerCheckpoint).expect("known");
         assert_eq!(timer.len(), CHECKPOINT_LEN);
         assert_eq!(timer[..8], 1_700_000_000_000_i64.to_be_bytes());

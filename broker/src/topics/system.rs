@@ -1,4 +1,5 @@
-//! The topics every RocketMQ broker has from its start (RocketMQ: TopicConfigManager.init).
+//! The topics every RocketMQ broker has from its start (RocketMQ: TopicConfigManager.init; as of
+//! 5.5.0).
 //!
 //! A Java slave replaces its table by its master's; one without these would leave it without them.
 
@@ -38,6 +39,8 @@ fn system_topics(cluster: &str, set: &str) -> Vec<TopicConfig> {
         ),
         topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, PERM_READ_WRITE),
         topic("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, PERM_READ_WRITE),
+        topic("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", 1, PERM_READ_WRITE),
+        topic("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", 1, PERM_READ_WRITE),
         topic("rmq_sys_wheel_timer", 1, PERM_READ_WRITE),
     ]
 }
