@@ -4,6 +4,7 @@
 
 mod captures;
 mod java;
+mod nameserver;
 mod processes;
 mod queues;
 mod replica;

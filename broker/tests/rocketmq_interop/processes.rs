@@ -34,6 +34,61 @@ fn peer(command: &str) -> Command {
     run
 }
 
+/// Runs mqadmin commands one after the other; gives what each printed, what went wrong included. A question that
+/// was not answered in time is asked again: of the 3 s that mqadmin waits, a JVM that has just started spends some
+/// on loading its own classes.
+pub(crate) fn mqadmin(commands: &[Vec<String>]) -> Vec<String> {
+    let mut said = mqadmin_once(commands);
+    for (command, text) in commands.iter().zip(&mut said) {
+        let asks = command[0].starts_with("get") || command[0] == "haStatus";
+        for _ in 0..5 {
+            if !asks || !text.contains("RemotingTimeoutException") {
+                break;
+            }
+            // The first one is for the JVM to get going.
+            let twice = [command.clone(), command.clone()];
+            *text = mqadmin_once(&twice).swap_remove(1);
+        }
+    }
+    said
+}
+
+fn mqadmin_once(commands: &[Vec<String>]) -> Vec<String> {
+    let output = peer("mqadmin")
+        .args(commands.join(&"--".to_owned()))
+        .output()
+        .expect("mqadmin starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}\n{text}", output.status);
+    let said: Vec<_> = text.split("mqadmin ").skip(1).collect();
+    assert_eq!(said.len(), commands.len(), "{text}");
+    let after_the_name = |said: &str| said.split_once('\n').map(|(_, rest)| rest.to_owned());
+    said.into_iter().filter_map(after_the_name).collect()
+}
+
+/// RocketMQ's own producer sends to whoever this name server names; gives one line for each message.
+pub(crate) fn produce_by_name(namesrv: &str, topic: &str, messages: usize) -> Vec<String> {
+    let messages = messages.to_string();
+    let args = [
+        "--namesrv",
+        namesrv,
+        "--topic",
+        topic,
+        "--messages",
+        &messages,
+    ];
+    let output = peer("produce").args(args).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{}\n{text}\n{errors}",
+        output.status
+    );
+    let sent = text.lines().filter(|line| line.starts_with("{\"status\""));
+    sent.map(str::to_owned).collect()
+}
+
 /// One process. It ends with its standard input; dropped, it is killed.
 pub(crate) struct Process {
     child: Child,
@@ -84,9 +139,14 @@ impl Process {
         Self { child, log }
     }
 
+    /// All that it logged.
+    pub(crate) fn whole_log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// The end of what it logged.
     pub(crate) fn log(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let text = self.whole_log();
         let tail = text.lines().rev().take(30).collect::<Vec<_>>();
         tail.into_iter().rev().collect::<Vec<_>>().join("\n")
     }

@@ -15,18 +15,18 @@ use crate::processes::{BROKER, Process, broker_conf, controller_conf, free_port}
 const PATIENCE: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Java,
     Ours,
 }
 
 /// Who leads, as the controller says.
 #[derive(Clone, Debug)]
-struct View {
-    master: u64,
-    address: String,
-    epoch: i32,
-    members: Vec<i64>,
+pub(crate) struct View {
+    pub(crate) master: u64,
+    pub(crate) address: String,
+    pub(crate) epoch: i32,
+    pub(crate) members: Vec<i64>,
 }
 
 struct Member {
@@ -37,20 +37,22 @@ struct Member {
 }
 
 /// One controller and its brokers; a name server, from which Java slaves learn where their master ships.
-struct Group {
+pub(crate) struct Group {
     dir: TempDir,
     controller: Process,
     controller_addr: String,
     client: ControllerClient,
     namesrv: Process,
-    namesrv_addr: String,
+    pub(crate) namesrv_addr: String,
     members: Vec<Member>,
+    /// Further lines for every broker.conf; they win.
+    pub(crate) extra: &'static str,
     producer: Producer,
     acked: BTreeMap<String, Receipt>,
 }
 
 impl Group {
-    fn start(controller: Kind) -> Self {
+    pub(crate) fn start(controller: Kind) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let namesrv_port = free_port(&[0]);
         let conf = format!(
@@ -74,13 +76,14 @@ impl Group {
             namesrv,
             namesrv_addr: format!("127.0.0.1:{namesrv_port}"),
             members: Vec::new(),
+            extra: "",
             producer: Producer::new("orders", 1, Duration::from_secs(10)),
             acked: BTreeMap::new(),
         }
     }
 
     /// Adds a broker with an empty disk.
-    fn add(&mut self, kind: Kind) -> usize {
+    pub(crate) fn add(&mut self, kind: Kind) -> usize {
         let port = free_port(&[-2, 0, 1]);
         let dir = self.dir.path().join(format!("store-{port}"));
         std::fs::create_dir(&dir).expect("a folder");
@@ -95,14 +98,14 @@ impl Group {
     }
 
     /// Starts the broker again, on the disk it has.
-    fn run(&mut self, at: usize) {
+    pub(crate) fn run(&mut self, at: usize) {
         let member = &mut self.members[at];
         let conf = broker_conf(
             &member.dir,
             member.port,
             &self.controller_addr,
             &self.namesrv_addr,
-        );
+        ) + self.extra;
         member.process = Some(match member.kind {
             Kind::Java => Process::java("broker", self.dir.path(), &conf),
             Kind::Ours => {
@@ -112,11 +115,23 @@ impl Group {
         });
     }
 
-    fn kill(&mut self, at: usize) {
+    pub(crate) fn kill(&mut self, at: usize) {
         self.members[at].process.take().expect("it runs").kill();
     }
 
-    fn address(&self, at: usize) -> String {
+    /// Stops a Java broker clean.
+    pub(crate) fn stop_java(&mut self, at: usize) {
+        let process = self.members[at].process.take().expect("it runs");
+        process.stop_java();
+    }
+
+    /// All that the broker logged since it was started last.
+    pub(crate) fn log_of(&self, at: usize) -> String {
+        let process = self.members[at].process.as_ref();
+        process.map(Process::whole_log).unwrap_or_default()
+    }
+
+    pub(crate) fn address(&self, at: usize) -> String {
         format!("127.0.0.1:{}", self.members[at].port)
     }
 
@@ -130,7 +145,7 @@ impl Group {
         })
     }
 
-    async fn wait_until(&self, what: &str, holds: impl Fn(&View) -> bool) -> View {
+    pub(crate) async fn wait_until(&self, what: &str, holds: impl Fn(&View) -> bool) -> View {
         let give_up = Instant::now() + PATIENCE;
         loop {
             let view = self.view().await;
@@ -146,7 +161,7 @@ impl Group {
         }
     }
 
-    fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         let members = self.members.iter().filter_map(|it| it.process.as_ref());
         let all = [&self.controller, &self.namesrv].into_iter().chain(members);
         all.map(Process::log).collect::<Vec<_>>().join("\n--- \n")
@@ -154,7 +169,7 @@ impl Group {
 
     /// Sends `count` messages to the master of the day, one after the other; each is acknowledged. A broker that
     /// has just been elected may still refuse: nothing was written then, and it is asked again.
-    async fn produce(&mut self, master: &View, name: &str, count: usize) {
+    pub(crate) async fn produce(&mut self, master: &View, name: &str, count: usize) {
         let mut address = master.address.clone();
         let give_up = Instant::now() + PATIENCE;
         for n in 0..count {
@@ -180,7 +195,7 @@ impl Group {
     }
 
     /// Every acknowledged message stands where its receipt says, in each of these stores.
-    fn assert_all_acked_are_in(&self, stores: &[usize]) {
+    pub(crate) fn assert_all_acked_are_in(&self, stores: &[usize]) {
         let logs: Vec<_> = stores
             .iter()
             .map(|at| log(&self.members[*at].dir))
