@@ -5,11 +5,12 @@
 //! one; `end` repeats it for readers and is stored after the bytes are published and lowered before
 //! they go. `commitlog/` gets and loses files only under `layout`.
 //!
-//! Locks are taken in the order tail, layout, prepared.
+//! Locks are taken in the order tail, layout, ready.
 
 mod append;
 mod offsets;
 mod prepare;
+mod ready;
 mod receive;
 mod retract;
 
@@ -30,8 +31,11 @@ use crate::region::Writer;
 use crate::segment::{LogSlice, Segment};
 use crate::steps::Hook;
 
+use ready::Ready;
+
 pub use append::Appended;
 pub(crate) use prepare::prepare_loop;
+pub(crate) use ready::{LEFT_WHEN_CLOSED, ready_count};
 pub(crate) use retract::Retraction;
 
 /// What a commit log is opened with; found or configured, never changed later.
@@ -41,14 +45,16 @@ pub(crate) struct LogSettings {
     pub(crate) encode: EncodeOptions,
     /// How far ahead of the writer pages are faulted in, in bytes; 0 turns preparing off.
     pub(crate) prefault_ahead: u64,
+    /// How many empty segments are kept ready behind the one that is written to.
+    pub(crate) ready: usize,
     pub(crate) hook: Option<Hook>,
 }
 
 /// What recovery says about the log.
 pub(crate) struct LogStart {
     pub(crate) segments: Vec<Arc<Segment>>,
-    /// An empty segment right behind the last one of `segments`, proven to be zero.
-    pub(crate) prepared: Option<Arc<Segment>>,
+    /// Empty segments right behind the last one of `segments`, proven to be zero.
+    pub(crate) ready: Vec<Arc<Segment>>,
     pub(crate) min: Offset,
     pub(crate) end: Offset,
     /// Start of the last record; the log's first offset if it has none.
@@ -67,13 +73,11 @@ pub(crate) struct CommitLog {
     last_record: AtomicU64,
     /// Store time of the last record, in ms since 1970; never falls while records are appended.
     last_store_ms: AtomicI64,
-    /// Base of the segment to prepare: behind the last one that was taken. Written under
-    /// `prepared`, so that nobody makes a file again that an appender has just taken.
-    next_base: AtomicU64,
     layout: Mutex<()>,
     /// Segments below the first offset whose files are still there; oldest first.
     doomed: Mutex<VecDeque<Offset>>,
-    prepared: Mutex<Option<Arc<Segment>>>,
+    /// The segment after the last one of `segments`, and those after it.
+    ready: Mutex<Ready>,
     prepare_wanted: Mutex<bool>,
     prepare_signal: Condvar,
     /// Where faulting pages in should go on: an offset the writer has passed wakes the thread.
@@ -114,7 +118,7 @@ impl CommitLog {
     pub(crate) fn new(settings: LogSettings, start: LogStart) -> Result<Self, Error> {
         let LogStart {
             segments,
-            prepared,
+            ready,
             min,
             end,
             last_record,
@@ -145,10 +149,9 @@ impl CommitLog {
             end: AtomicU64::new(end),
             last_record: AtomicU64::new(last_record),
             last_store_ms: AtomicI64::new(last_store_ms),
-            next_base: AtomicU64::new(next_base),
             layout: Mutex::new(()),
             doomed: Mutex::default(),
-            prepared: Mutex::new(prepared),
+            ready: Mutex::new(Ready::new(next_base, ready)),
             prepare_wanted: Mutex::new(true),
             prepare_signal: Condvar::new(),
             prefault_from: AtomicU64::new(end),

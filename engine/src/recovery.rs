@@ -42,8 +42,8 @@ pub(crate) struct Findings {
     pub(crate) epochs_changed: bool,
     /// Segments that hold log, or the empty one that stands for its end.
     pub(crate) segments: Vec<SegmentFile>,
-    /// An empty segment behind them, proven to be untouched.
-    pub(crate) prepared: Option<SegmentFile>,
+    /// Empty segments behind them, proven to be untouched.
+    pub(crate) ready: Vec<SegmentFile>,
     /// Files under `commitlog/` to remove, newest first.
     pub(crate) leftovers: Vec<PathBuf>,
     pub(crate) unexpected: Vec<PathBuf>,
@@ -145,9 +145,10 @@ fn split(layout: Layout, scanned: Scanned) -> Findings {
         .take_while(|segment| segment.base < end || (clean && segment.base == end));
     let kept = (1 + kept.count()).min(segments.len());
     let (segments, behind) = segments.split_at(kept);
-    let prepared = if clean { behind.first().cloned() } else { None };
-    let gone = behind.iter().skip(usize::from(prepared.is_some()));
-    let mut all_leftovers: Vec<_> = gone.map(|segment| segment.path.clone()).collect();
+    // Later pages of theirs may hold data after a crash.
+    let (ready, gone) = behind.split_at(if clean { behind.len() } else { 0 });
+    let gone = gone.iter().map(|segment| segment.path.clone());
+    let mut all_leftovers: Vec<_> = gone.collect();
     all_leftovers.extend(leftovers);
     all_leftovers.reverse();
     Findings {
@@ -156,7 +157,7 @@ fn split(layout: Layout, scanned: Scanned) -> Findings {
         epochs: EpochList::new(),
         epochs_changed: false,
         segments: segments.to_vec(),
-        prepared,
+        ready: ready.to_vec(),
         leftovers: all_leftovers,
         unexpected: Vec::new(),
         min: 0,

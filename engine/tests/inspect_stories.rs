@@ -100,6 +100,7 @@ fn a_prepared_segment_is_no_problem() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     config.prefault_ahead_bytes = SEGMENT;
+    config.ready_ahead_bytes = SEGMENT;
     let store = Store::open(config).unwrap();
     store.promote(1).unwrap();
     append(&store, 1, 1000);

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use common::{HOST, Random, SEGMENT, config, epochs, feed, seeds};
 use epochlog_engine::{
-    EncodeOptions, EpochEntry, Message, RecordView, Stamp, Store, encode_into, encoded_len,
-    write_filler,
+    EncodeOptions, EpochEntry, Message, RecordView, Stamp, Store, StoreConfig, encode_into,
+    encoded_len, write_filler,
 };
 
 const STEPS: usize = 80;
@@ -72,6 +72,7 @@ impl Model {
 
 struct Walk<'a> {
     dir: &'a Path,
+    seed: u64,
     random: Random,
     model: Model,
     store: Store,
@@ -91,9 +92,19 @@ fn record_len(body: &[u8], queue: i32) -> usize {
     encoded_len(&message(body, queue), EncodeOptions::default()).unwrap()
 }
 
+/// With every second seed a thread makes segments and pages ahead; what a walk does and finds is the same.
+fn set_up(dir: &Path, seed: u64) -> StoreConfig {
+    let mut config = config(dir);
+    if seed.is_multiple_of(2) {
+        config.prefault_ahead_bytes = 2 * SEGMENT;
+        config.ready_ahead_bytes = (1 + seed / 2 % 4) * SEGMENT;
+    }
+    config
+}
+
 impl<'a> Walk<'a> {
     fn new(dir: &'a Path, seed: u64) -> Self {
-        let store = Store::open(config(dir)).unwrap();
+        let store = Store::open(set_up(dir, seed)).unwrap();
         let model = Model {
             next_epoch: 1,
             ..Model::default()
@@ -102,6 +113,7 @@ impl<'a> Walk<'a> {
         let (views, trace) = (Vec::new(), Vec::new());
         Self {
             dir,
+            seed,
             random,
             model,
             store,
@@ -270,7 +282,7 @@ impl<'a> Walk<'a> {
         } else {
             self.store.abandon();
         }
-        self.store = Store::open(config(self.dir)).unwrap();
+        self.store = Store::open(set_up(self.dir, self.seed)).unwrap();
         assert_eq!(self.store.opened().clean, clean);
         self.master = false;
     }

@@ -1,8 +1,8 @@
-//! The next segment, made before it is needed, and pages faulted in before they are written.
+//! The next segments, made before they are needed, and pages faulted in before they are written.
 //!
-//! A thread keeps one empty segment ready in `commitlog/` and faults pages in ahead of the writer, in
-//! steps small enough that a stop is quick. An appender that finds no segment ready makes it itself:
-//! it never writes to a page without a block.
+//! A thread keeps a few empty segments ready in `commitlog/` and faults pages in ahead of the writer, in
+//! steps small enough that a stop is quick. An appender that finds one ready changes no file to roll; one
+//! that finds none makes it itself: it never writes to a page without a block.
 
 use crate::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::durable::calls;
 use crate::error::Error;
 use crate::position::Offset;
 use crate::segment::{Segment, to_len};
-use crate::steps::{roll_steps, run_segment_steps};
+use crate::steps::{roll_steps, run_segment_steps, unlink_steps};
 
 use super::CommitLog;
 
@@ -27,13 +27,7 @@ pub(crate) fn prepare_loop(log: &CommitLog) {
     let mut faulted: Offset = log.end();
     let mut refused = false;
     while log.wait_prepare(refused.then_some(RETRY)) {
-        refused = false;
-        if let Err(error) = log.prepare_next() {
-            // The appender that needs the segment gets the same answer as an error of its own.
-            tracing::warn!(%error, "the next segment could not be prepared");
-            refused = true;
-        }
-        log.prefault(&mut faulted);
+        refused = !log.prepare(&mut faulted);
     }
 }
 
@@ -71,38 +65,41 @@ impl CommitLog {
         }
     }
 
-    /// The segment that starts at `base`: the prepared one, or one made now.
+    /// The segment that starts at `base`: the one that is ready, or one made now.
     pub(super) fn next_segment(&self, base: Offset) -> Result<Arc<Segment>, Error> {
-        if let Some(segment) = self.take_prepared(base) {
+        if let Some(segment) = self.take_ready(base) {
             return Ok(segment);
         }
         let _layout = self.layout.lock();
         // The thread may have finished it while this one waited.
-        if let Some(segment) = self.take_prepared(base) {
+        if let Some(segment) = self.take_ready(base) {
             return Ok(segment);
         }
         let segment = self.make_segment(base)?;
-        self.set_next_base(segment.limit());
+        self.ready.lock().restart(segment.limit());
         Ok(segment)
     }
 
-    fn take_prepared(&self, base: Offset) -> Option<Arc<Segment>> {
-        let mut prepared = self.prepared.lock();
-        let segment = prepared.take_if(|segment| segment.base() == base)?;
-        self.next_base.store(segment.limit(), Ordering::SeqCst);
-        drop(prepared);
+    fn take_ready(&self, base: Offset) -> Option<Arc<Segment>> {
+        let segment = self.ready.lock().take(base)?;
         self.wake_prepare();
         Some(segment)
     }
 
-    pub(super) fn set_next_base(&self, base: Offset) {
-        let _prepared = self.prepared.lock();
-        self.next_base.store(base, Ordering::SeqCst);
-    }
-
-    /// Drops the prepared segment's object; its file is the caller's business. Needs `layout`.
-    pub(super) fn forget_prepared(&self) -> Option<Offset> {
-        self.prepared.lock().take().map(|segment| segment.base())
+    /// Takes what is ready beyond `most` segments off the disk, newest first. For a store that is being
+    /// closed: the thread has ended.
+    pub(crate) fn remove_ready_beyond(&self, most: usize) -> Result<(), Error> {
+        let _layout = self.layout.lock();
+        let settings = &self.settings;
+        loop {
+            // Its file goes after its mapping.
+            let Some(base) = self.ready.lock().pop_beyond(most) else {
+                return Ok(());
+            };
+            let steps = unlink_steps(&settings.folder, base);
+            let size = settings.segment_size;
+            run_segment_steps(&steps, &settings.folder, size, &settings.hook)?;
+        }
     }
 
     fn make_segment(&self, base: Offset) -> Result<Arc<Segment>, Error> {
@@ -123,21 +120,46 @@ impl CommitLog {
         opened
     }
 
-    fn prepare_next(&self) -> Result<(), Error> {
-        let _layout = self.layout.lock();
-        let prepared = self.prepared.lock();
-        let base = self.next_base.load(Ordering::SeqCst);
-        if prepared
-            .as_ref()
-            .is_some_and(|segment| segment.base() == base)
-        {
-            return Ok(());
+    /// Faults pages in and makes segments until there is enough of both; false if that was refused.
+    fn prepare(&self, faulted: &mut Offset) -> bool {
+        loop {
+            self.prefault(faulted);
+            if self.stopping.load(Ordering::SeqCst) {
+                return true;
+            }
+            match self.prepare_next() {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(error) => {
+                    // The appender that needs the segment gets the same answer as an error of its own.
+                    tracing::warn!(%error, "the next segment could not be prepared");
+                    return false;
+                }
+            }
         }
-        drop(prepared);
-        // An appender that finds nothing prepared waits for `layout`, so `base` stays wanted.
-        let segment = self.make_segment(base)?;
-        *self.prepared.lock() = Some(segment);
+    }
+
+    /// Makes segments until enough are ready, as the thread does.
+    #[cfg(test)]
+    pub(crate) fn make_ready(&self) -> Result<(), Error> {
+        while self.prepare_next()? {}
         Ok(())
+    }
+
+    /// Makes one more segment; false if enough are ready.
+    fn prepare_next(&self) -> Result<bool, Error> {
+        let _layout = self.layout.lock();
+        let base = {
+            let ready = self.ready.lock();
+            if ready.len() >= self.settings.ready {
+                return Ok(false);
+            }
+            ready.end()
+        };
+        // An appender that finds nothing ready waits for `layout`, so `base` stays wanted.
+        let segment = self.make_segment(base)?;
+        self.ready.lock().push(segment);
+        Ok(true)
     }
 
     /// Faults pages in from `faulted` to as far ahead of the end as is set.
@@ -150,11 +172,9 @@ impl CommitLog {
                 *faulted = end;
             }
             *faulted = end.max(*faulted);
-            let prepared = self.prepared.lock().clone();
-            let Some(segment) = self
-                .segment_of(*faulted)
-                .or_else(|| prepared.filter(|it| (it.base()..it.limit()).contains(faulted)))
-            else {
+            // Looked for where it was first: an appender moves it the other way.
+            let ready = self.ready.lock().segment_of(*faulted);
+            let Some(segment) = ready.or_else(|| self.segment_of(*faulted)) else {
                 return;
             };
             let to = goal.min(segment.limit()).min(*faulted + PREFAULT_STEP);

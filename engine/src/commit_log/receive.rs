@@ -107,7 +107,7 @@ impl CommitLog {
         let settings = self.settings();
         let path = settings.folder.segment(base);
         let segment = Segment::open(path, base, settings.segment_size, 0)?;
-        self.forget_prepared();
+        self.ready.lock().restart(segment.limit());
         self.doomed.lock().clear();
         tail.pen = Pen::None;
         tail.queues = Some(QueueOffsets::default());
@@ -115,17 +115,15 @@ impl CommitLog {
         self.min.store(base, Ordering::SeqCst);
         self.set_end(base);
         self.set_last_record(base, 0);
-        self.set_next_base(segment.limit());
         tail.dirty_to = base;
         self.open_segment(tail, segment)
     }
 
-    /// Bases of the segment files of an empty log, the prepared one included, newest first.
+    /// Bases of the segment files of an empty log, those kept ready included, newest first.
     pub(crate) fn empty_bases(&self) -> Vec<Offset> {
-        let prepared = self.prepared.lock().as_ref().map(|segment| segment.base());
+        let mut bases = self.ready.lock().bases();
         let segments = self.segments();
-        let bases = segments.iter().rev().map(|segment| segment.base());
-        let mut bases: Vec<_> = prepared.into_iter().chain(bases).collect();
+        bases.extend(segments.iter().rev().map(|segment| segment.base()));
         // Retention could not remove these; behind a gap they would not be taken for a log.
         bases.extend(self.doomed.lock().iter().rev());
         bases

@@ -17,7 +17,7 @@ use super::{CommitLog, Pen, Tail};
 /// What a retraction leaves to be done on disk.
 pub(crate) struct Retraction {
     pub(crate) old_end: Offset,
-    /// Segments to remove, newest first; the prepared one too.
+    /// Segments to remove, newest first; those kept ready too.
     pub(crate) remove: Vec<Offset>,
     /// How many of them held log.
     pub(crate) removed_segments: usize,
@@ -41,14 +41,15 @@ impl CommitLog {
         let _layout = self.layout.lock();
         let mut segments = self.segments.write();
         self.set_end(to);
-        // A prepared segment stays when the cut leaves it where the log goes on.
+        // Segments kept ready stay when the cut leaves them where the log goes on.
         let keeps_last =
             segments.last().is_some_and(|last| last.base() < to) || segments.len() == 1;
         let mut remove = Vec::new();
+        let mut ready = self.ready.lock();
         if !keeps_last {
-            remove.extend(self.forget_prepared());
+            remove = ready.bases();
         }
-        let prepared = remove.len();
+        let were_ready = remove.len();
         while let [_, .., last] = &segments[..]
             && last.base() >= to
         {
@@ -60,7 +61,10 @@ impl CommitLog {
             _ => Pen::None,
         };
         let last = segments.last();
-        self.set_next_base(last.map_or(to, |last| last.limit()));
+        if !keeps_last {
+            ready.restart(last.map_or(to, |last| last.limit()));
+        }
+        drop(ready);
         let mut cut = None;
         let mut replace = false;
         let mut writer = None;
@@ -74,7 +78,7 @@ impl CommitLog {
             writer = held.retract(to_len(to - last.base()));
             replace = writer.is_none();
         }
-        let removed_segments = remove.len() - prepared;
+        let removed_segments = remove.len() - were_ready;
         Ok(Retraction {
             old_end,
             remove,

@@ -2,6 +2,7 @@
 
 use crate::sync::atomic::Ordering;
 
+use crate::commit_log::LEFT_WHEN_CLOSED;
 use crate::error::Error;
 use crate::position::Offset;
 use crate::recovery::bases_crc;
@@ -11,8 +12,8 @@ use super::{Shared, Store};
 
 impl Store {
     /// Closes the store: everything is synced, then the marks of a clean stop are written. Durable on
-    /// return, and the folder is free for another opener. Views stay readable,
-    /// further ones are refused.
+    /// return, and the folder is free for another opener. At most two empty segments are left behind the
+    /// log, as by Java. Views stay readable, further ones are refused.
     ///
     /// # Errors
     /// [`Error::ReceiverActive`] or [`Error::WindowOutstanding`] while the slave's side is not finished;
@@ -39,6 +40,10 @@ impl Store {
         let marked = settled
             .and_then(|()| shared.sync_to(shared.log.end()))
             .and_then(|end| shared.finish_queues().map(|()| end))
+            .and_then(|end| {
+                let removed = shared.log.remove_ready_beyond(LEFT_WHEN_CLOSED);
+                removed.map(|()| end)
+            })
             .and_then(|end| shared.write_clean_stop(end));
         shared.closed.store(true, Ordering::SeqCst);
         shared.log.seal();

@@ -41,9 +41,13 @@ pub struct StoreConfig {
     pub flush_interval_ms: u64,
     /// Appends wait for a sync while more bytes than this are not synced. Default 256 MiB.
     pub max_dirty_bytes: u64,
-    /// The next segment is prepared, and pages are faulted in, this many bytes ahead of the writer;
-    /// 0 turns both off. Default 64 MiB.
+    /// Pages are faulted in this many bytes ahead of the writer; 0 turns that off, and the making of
+    /// segments ahead too. Default 64 MiB.
     pub prefault_ahead_bytes: u64,
+    /// Empty segments are kept ready behind the one that is written to until they hold this many bytes: at
+    /// least one, at most eight. An append that rolls waits for no disk while one is ready. They take their
+    /// room on the disk at once. Default 128 MiB.
+    pub ready_ahead_bytes: u64,
     /// Bytes that a truncation cuts are first copied to `truncated/` if they are no more than this;
     /// `None` turns that off. Bytes below the confirm offset are kept however many. Default 1 GiB.
     pub save_truncated_bytes: Option<u64>,
@@ -81,6 +85,7 @@ impl StoreConfig {
             flush_interval_ms: 500,
             max_dirty_bytes: 256 << 20,
             prefault_ahead_bytes: 64 << 20,
+            ready_ahead_bytes: 128 << 20,
             save_truncated_bytes: Some(1 << 30),
             consume_queues: true,
             queue_file_size: DEFAULT_QUEUE_FILE_SIZE,
@@ -119,6 +124,7 @@ impl std::fmt::Debug for StoreConfig {
             .field("flush_interval_ms", &self.flush_interval_ms)
             .field("max_dirty_bytes", &self.max_dirty_bytes)
             .field("prefault_ahead_bytes", &self.prefault_ahead_bytes)
+            .field("ready_ahead_bytes", &self.ready_ahead_bytes)
             .field("save_truncated_bytes", &self.save_truncated_bytes)
             .field("consume_queues", &self.consume_queues)
             .field("queue_file_size", &self.queue_file_size)

@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::sync::{Mutex, RwLock};
 
 use crate::boot::boot_id;
-use crate::commit_log::{CommitLog, LogSettings, LogStart, prepare_loop};
+use crate::commit_log::{CommitLog, LogSettings, LogStart, prepare_loop, ready_count};
 use crate::error::Error;
 use crate::flush::{Flush, Marked, flush_loop};
 use crate::folder::{Folder, SegmentFile};
@@ -259,6 +259,7 @@ fn open_log(
         segment_size: size,
         encode: config.encode,
         prefault_ahead: config.prefault_ahead_bytes,
+        ready: ready_count(config.ready_ahead_bytes, size),
         hook: config.stop_before.clone(),
     };
     let start = LogStart {
@@ -267,7 +268,7 @@ fn open_log(
             .iter()
             .map(map)
             .collect::<Result<_, _>>()?,
-        prepared: findings.prepared.as_ref().map(map).transpose()?,
+        ready: findings.ready.iter().map(map).collect::<Result<_, _>>()?,
         min: findings.min,
         end: findings.end,
         last_record: findings.last_record.unwrap_or(findings.min),

@@ -6,6 +6,7 @@ mod every_call;
 #[cfg(feature = "interleave")]
 mod interleavings;
 mod power;
+mod ready;
 mod retention;
 mod syncs;
 

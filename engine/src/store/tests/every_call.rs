@@ -109,6 +109,10 @@ impl Life {
         self.store.shared.sync_queues()
     }
 
+    fn make_ready(&mut self) -> Result<(), Error> {
+        self.store.shared.log.make_ready()
+    }
+
     fn cut(&mut self, to: Offset, list: EpochList) -> Result<(), Error> {
         self.store.fence();
         self.before_cut = Some(self.now.clone());
@@ -341,6 +345,51 @@ fn appends_flushes_rolls_and_a_clean_stop() {
 }
 
 #[test]
+fn segments_made_ahead_rolled_into_and_left_by_a_clean_stop() {
+    let calls = every_call("ready", nothing, |life| {
+        life.promote(1)?;
+        life.make_ready()?;
+        life.append(6, b'a')?;
+        life.flush()?;
+        life.make_ready()?;
+        life.append(4, b'b')?;
+        life.close()
+    });
+    assert!(calls > 80, "{calls}");
+}
+
+/// A closed store with two segments ready behind its log.
+fn two_left(dir: &Path) {
+    let store = super::open(dir);
+    store.promote(1).unwrap();
+    append(&store, 5, 1000, b'1');
+    store.shared.log.make_ready().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn p5_a_cut_with_segments_ready_behind_it() {
+    for to in [4096, 5096, 2000, 0] {
+        let list = || match to {
+            0 => epochs(&[]),
+            _ => epochs(&[(1, 0)]),
+        };
+        let calls = every_call("ready cut", two_left, |life| {
+            // Two were taken over; one more is made, and the rest by the second call.
+            life.promote(2)?;
+            life.append(4, b'2')?;
+            life.make_ready()?;
+            life.cut(to, list())?;
+            life.promote(5)?;
+            life.append(2, b'5')?;
+            life.make_ready()?;
+            life.append(8, b'6')
+        });
+        assert!(calls > 60, "{calls}");
+    }
+}
+
+#[test]
 fn elections_without_writes_and_lists_that_change_without_a_cut() {
     let calls = every_call("epochs", two_epochs, |life| {
         life.promote(3)?;
@@ -524,7 +573,8 @@ fn starts(store: &Store) -> usize {
 
 /// One more thing that may happen to a store.
 fn random_act(life: &mut Life, picks: &mut Picks, next_epoch: &mut Epoch) -> Result<(), Error> {
-    match picks.next() % 10 {
+    match picks.next() % 12 {
+        10 | 11 => life.make_ready(),
         0..=3 if life.store.master_epoch().is_some() => {
             let count = 1 + usize::try_from(picks.next() % 3).unwrap();
             life.append(count, b'a' + u8::try_from(picks.next() % 26).unwrap())

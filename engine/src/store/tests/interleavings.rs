@@ -175,6 +175,56 @@ fn interleavings_readers_see_whole_records_up_to_the_end_while_two_append_and_ro
 }
 
 #[test]
+fn interleavings_segments_made_ahead_are_one_file_each_whoever_comes_first_and_whatever_is_cut() {
+    explore(40, || {
+        let dir = in_memory();
+        let mut config = quiet(dir.path());
+        config.segment_size = 512;
+        config.prefault_ahead_bytes = 1024;
+        config.ready_ahead_bytes = 1024;
+        let store = Arc::new(Store::open(config).unwrap());
+        store.promote(1).unwrap();
+        let appender = thread::spawn({
+            let store = Arc::clone(&store);
+            move || {
+                // One record in each segment. The cut may come before any of them.
+                for fill in [b'a', b'b', b'c'] {
+                    match store.append(&message(&[fill; 300])) {
+                        Ok(_) | Err(Error::NotWritable { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        });
+        append(&store, 1, 400, b'1');
+        store.fence();
+        let end = store.end_offset();
+        let to = end.min(512);
+        let list = epochs(&[(1, 0)]);
+        match store.truncate(to, list, "test") {
+            Ok(_) => {}
+            // The log has one segment, and its record ends before that does.
+            Err(Error::NotARecordBoundary { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        appender.join().unwrap();
+        store.promote(2).unwrap();
+        append(&store, 3, 400, b'2');
+        let bytes = image(&store);
+        store.close().unwrap();
+        let bases: Vec<_> = store.segments().iter().map(|it| it.base).collect();
+        let meant: Vec<_> = (0..bases.len() as u64).map(|it| it * 512).collect();
+        assert_eq!(bases, meant);
+        let files = std::fs::read_dir(dir.path().join("commitlog")).unwrap();
+        assert!(files.count() <= bases.len() + 2, "left behind the log");
+        drop(store);
+        let found = crate::inspect::scan(dir.path()).unwrap();
+        assert_eq!(found.problems, []);
+        assert_eq!(found.end_offset, bytes.len() as u64);
+    });
+}
+
+#[test]
 fn interleavings_a_slice_keeps_its_bytes_whenever_the_log_is_cut_under_it() {
     explore(100, || {
         let dir = in_memory();
