@@ -213,14 +213,18 @@ impl CommitLog {
     /// The log begins at `min`, the end of a segment that is not the last, from now on. The files before it
     /// are the caller's business; slices that exist stay.
     pub(crate) fn retire_below(&self, min: Offset) {
-        let _layout = self.layout.lock();
+        let layout = self.layout.lock();
         let mut segments = self.segments.write();
         let count = segments.partition_point(|segment| segment.base() < min);
         assert!(count < segments.len(), "the last segment stays");
         assert_eq!(segments[count].base(), min, "whole segments go");
         self.min.store(min, Ordering::SeqCst);
-        let gone = segments.drain(..count).map(|segment| segment.base());
-        self.doomed.lock().extend(gone);
+        let gone: Vec<_> = segments.drain(..count).collect();
+        let bases = gone.iter().map(|segment| segment.base());
+        self.doomed.lock().extend(bases);
+        // To unmap a segment takes ms: an append that rolls is not to wait for it.
+        drop(segments);
+        drop(layout);
     }
 
     /// The oldest segment whose file is to be unlinked.
