@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -19,6 +19,42 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Makes a new file of `len` zero bytes, all blocks allocated, and syncs it. A leftover of that name is
 /// replaced. The name itself is durable only after a sync of the directory.
 pub(crate) fn create(path: &Path, len: u64) -> Result<File, Error> {
+    let file = begin(path, len)?;
+    if let Err(error) = calls::sync_all(&file, path) {
+        drop(file);
+        // Best effort: the next attempt replaces a leftover anyway.
+        let _ = calls::remove_file(path);
+        return Err(refused("allocate", path, len, error));
+    }
+    Ok(file)
+}
+
+/// As [`create`] for several files. All of them get their blocks before the first is synced: that sync brings
+/// the journal to the disk for all. After an error none of them is left.
+pub(crate) fn create_all(paths: &[PathBuf], len: u64) -> Result<(), Error> {
+    let mut files = Vec::with_capacity(paths.len());
+    let begun = paths.iter().try_for_each(|path| {
+        files.push(begin(path, len)?);
+        Ok(())
+    });
+    let synced = begun.and_then(|()| {
+        let mut made = files.iter().zip(paths);
+        made.try_for_each(|(file, path)| {
+            let synced = calls::sync_all(file, path);
+            synced.map_err(|error| refused("allocate", path, len, error))
+        })
+    });
+    if synced.is_err() {
+        for path in &paths[..files.len()] {
+            // Best effort, as above.
+            let _ = calls::remove_file(path);
+        }
+    }
+    synced
+}
+
+/// Makes a new file with all its blocks; nothing is durable yet.
+fn begin(path: &Path, len: u64) -> Result<File, Error> {
     match calls::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(Error::io("remove", path)(error));
@@ -31,12 +67,8 @@ pub(crate) fn create(path: &Path, len: u64) -> Result<File, Error> {
             options.read(true).write(true).create_new(true).open(path)
         })
         .map_err(|error| refused("create", path, len, error))?;
-    let filled = calls::changing(path)
-        .and_then(|()| allocate(&file, len))
-        .and_then(|()| calls::sync_all(&file, path));
-    if let Err(error) = filled {
+    if let Err(error) = calls::changing(path).and_then(|()| allocate(&file, len)) {
         drop(file);
-        // Best effort: the next attempt replaces a leftover anyway.
         let _ = calls::remove_file(path);
         return Err(refused("allocate", path, len, error));
     }
@@ -133,6 +165,21 @@ mod tests {
             Err(Error::NoSpace { segment_size, .. }) if segment_size == asked
         ));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn of_several_files_none_is_left_when_one_of_them_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut paths: Vec<_> = (0..3).map(|it| dir.path().join(it.to_string())).collect();
+        create_all(&paths, 1 << 16).unwrap();
+        for path in &paths {
+            assert!(fs::read(path).unwrap() == vec![0; 1 << 16]);
+        }
+        // A directory stands where the fourth is to be.
+        paths.push(dir.path().join("3"));
+        fs::create_dir(&paths[3]).unwrap();
+        assert!(create_all(&paths, 1 << 16).is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! A look into a store folder without opening it: nothing is locked, written or repaired.
 //!
 //! For folders that nobody has open, ours or Java's. In a folder that is being written the end found is
-//! one that was there at some moment of the scan. One that this very process has open is read, not mapped.
+//! one that was there at some moment of the scan. A scan reads files and maps none; of a folder that this
+//! process writes to, records are shown as copies.
+
+mod pieces;
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +16,12 @@ use crate::folder::{Folder, Listing, SegmentFile};
 use crate::position::Offset;
 use crate::record::{CheckOptions, Parsed, parse};
 use crate::recovery::{Layout, look_at, vouched_for};
-use crate::segment::LogSlice;
+use crate::segment::to_len;
 use crate::state_file::{State, StateFile, StateFileError};
 use crate::store::{RecordView, SegmentInfo, StoreLock};
 use crate::walk::{Item, Stop, walk};
 
-/// Bytes between two calls about progress.
-const TELL_BYTES: u64 = 4 << 20;
+use pieces::Pieces;
 
 /// What is in a store folder.
 #[derive(Clone, Debug)]
@@ -213,10 +215,12 @@ impl Inspection {
         self.min_offset = layout.min();
         self.end_offset = self.min_offset;
         let mut ended = false;
+        let mut buffer = Vec::new();
         for file in &layout.segments {
-            let bytes = look_at(file, self.is_open_here())?;
+            let mut bytes = Pieces::open(file, &mut buffer)?;
             if ended {
-                if bytes.iter().take(8).any(|byte| *byte != 0) {
+                bytes.read_more()?;
+                if bytes.rest().iter().take(8).any(|byte| *byte != 0) {
                     let what = "records may lie here, behind the end of the log";
                     self.problem(ProblemKind::BehindTheEnd, &file.path, Some(file.base), what);
                 } else {
@@ -226,7 +230,7 @@ impl Inspection {
             }
             let (min, all) = (layout.min(), layout.limit() - layout.min());
             let mut told = |at: Offset| progress(at - min, all);
-            ended = self.walk_segment(file, &bytes, &mut told);
+            ended = self.walk_segment(file, bytes, &mut told)?;
         }
         Ok(())
     }
@@ -235,31 +239,33 @@ impl Inspection {
     fn walk_segment(
         &mut self,
         file: &SegmentFile,
-        bytes: &LogSlice,
+        mut bytes: Pieces<'_>,
         progress: &mut dyn FnMut(Offset),
-    ) -> bool {
-        let mut tell_at = file.base;
+    ) -> Result<bool, Error> {
         let limit = file.base + file.len;
-        let check = |_| CheckOptions::CHECKSUMS;
-        let (end, mut stop) = walk(bytes, file.base, limit, check, |item| {
-            if let Item::Record(record) = item {
-                if record.property_crc_is_damaged() {
-                    return false;
+        let check = |_| CheckOptions::VERIFY;
+        let mut end = file.base;
+        let mut more = bytes.read_more()?;
+        let stop = loop {
+            let (to, stop) = walk(bytes.rest(), end, limit, check, |item| {
+                if let Item::Record(record) = item {
+                    self.messages += 1;
+                    let store_ms = record.store_timestamp_ms();
+                    self.first_store_timestamp_ms.get_or_insert(store_ms);
+                    self.last_store_timestamp_ms = Some(store_ms);
                 }
-                self.messages += 1;
-                if record.physical_offset() >= tell_at {
-                    progress(record.physical_offset());
-                    tell_at = record.physical_offset() + TELL_BYTES;
-                }
-                let store_ms = record.store_timestamp_ms();
-                self.first_store_timestamp_ms.get_or_insert(store_ms);
-                self.last_store_timestamp_ms = Some(store_ms);
+                true
+            });
+            // Less than the buffer holds.
+            bytes.take(to_len(to - end));
+            end = to;
+            // What was read may end in the middle of a record.
+            if !more || !matches!(stop, Stop::Done | Stop::Short) {
+                break stop;
             }
-            true
-        });
-        if stop == Stop::Asked {
-            stop = Stop::Bad("a bit of the property CRC itself has changed".to_owned());
-        }
+            progress(end);
+            more = bytes.read_more()?;
+        };
         let empty = end == file.base && stop == Stop::Empty;
         if empty && !self.segments.is_empty() {
             self.prepared.push(file.path.clone());
@@ -273,7 +279,7 @@ impl Inspection {
         }
         self.end_offset = end;
         let what = match &stop {
-            Stop::Done | Stop::Asked => return false,
+            Stop::Done | Stop::Asked => return Ok(false),
             Stop::Empty => "unwritten space",
             Stop::Short => "the record does not fit its segment",
             Stop::Bad(why) => why,
@@ -290,7 +296,7 @@ impl Inspection {
         } else if stop != Stop::Empty {
             self.problem(ProblemKind::Torn, &file.path, Some(end), what);
         }
-        true
+        Ok(true)
     }
 
     /// Holds epochs and marks against the log.

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::position::{EpochEntry, Offset};
 use crate::queues::Queues;
 use crate::region::Writer;
-use crate::steps::{SegmentStep, Step};
+use crate::steps::{SegmentStep, Step, roll_steps};
 use crate::store::{Shared, Store};
 
 /// The slave's end of the replication stream; one per store at a time.
@@ -138,10 +138,7 @@ impl Receiver {
             let cleared = queues.restart(dispatch, offset);
             cleared.map_err(|error| shared.fail_with(&mut disk, error))?;
         }
-        let mut steps = vec![
-            Step::Segment(SegmentStep::Prepare { base: offset }),
-            Step::Segment(SegmentStep::Admit { base: offset }),
-        ];
+        let mut steps = roll_steps(vec![offset]).map(Step::Segment).to_vec();
         state.flushed = offset;
         state.scan_from = offset;
         steps.push(Step::State(state));

@@ -200,8 +200,8 @@ fn describe_segment(step: &SegmentStep) -> String {
         SegmentStep::MoveAside { name, into } => {
             format!("move {name}/, derived from the log, to {}", into.display())
         }
-        SegmentStep::Prepare { base } | SegmentStep::Admit { base } => {
-            format!("make segment {base}")
+        SegmentStep::Prepare { bases } | SegmentStep::Admit { bases } => {
+            format!("make the segments {bases:?}")
         }
         SegmentStep::Directories | SegmentStep::CreateAbort { .. } => {
             "make the folder ready".to_owned()

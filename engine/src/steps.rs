@@ -24,10 +24,11 @@ pub(crate) use files::Files;
 /// One durable change of a segment file or of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentStep {
-    /// Build the segment that starts here outside `commitlog/`: full length, blocks, zeros.
-    Prepare { base: Offset },
-    /// Give a built segment its name in `commitlog/`.
-    Admit { base: Offset },
+    /// Build the segments that start here outside `commitlog/`: full length, blocks, zeros.
+    Prepare { bases: Vec<Offset> },
+    /// Give built segments their names in `commitlog/`. Stopped in the middle, any of the names may be there;
+    /// after an error none is.
+    Admit { bases: Vec<Offset> },
     /// Copy a small file; the directory it goes to is made under one that is there or `truncated/`.
     Keep { from: PathBuf, to: PathBuf },
     /// Write down why bytes are cut, where they are going to be kept.
@@ -115,9 +116,14 @@ impl StopBefore {
     }
 }
 
-/// The way a segment comes into the log.
-pub(crate) fn roll_steps(base: Offset) -> Vec<SegmentStep> {
-    vec![SegmentStep::Prepare { base }, SegmentStep::Admit { base }]
+/// The way segments come into the log: several at a time cost hardly more than one.
+pub(crate) fn roll_steps(bases: Vec<Offset>) -> [SegmentStep; 2] {
+    [
+        SegmentStep::Prepare {
+            bases: bases.clone(),
+        },
+        SegmentStep::Admit { bases },
+    ]
 }
 
 /// The way the oldest segment leaves the log.

@@ -1,10 +1,11 @@
 //! The next segments, made before they are needed, and pages faulted in before they are written.
 //!
-//! A thread keeps a few empty segments ready in `commitlog/` and faults pages in ahead of the writer, in
-//! steps small enough that a stop is quick. An appender that finds one ready changes no file to roll; one
+//! A thread keeps a few empty segments ready in `commitlog/`, which it makes together when the journal's
+//! commit is what takes time, and faults pages in ahead of the writer, in steps small enough that a stop is quick. An appender that finds one ready changes no file to roll; one
 //! that finds none makes it itself: it never writes to a page without a block.
 
 use crate::sync::atomic::Ordering;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,7 +76,9 @@ impl CommitLog {
         if let Some(segment) = self.take_ready(base) {
             return Ok(segment);
         }
-        let segment = self.make_segment(base)?;
+        // One, which is the least that an append can wait for; the thread makes the others.
+        let mut made = self.make_segments(vec![base])?;
+        let segment = made.pop().expect("one was asked for");
         self.ready.lock().restart(segment.limit());
         Ok(segment)
     }
@@ -102,20 +105,19 @@ impl CommitLog {
         }
     }
 
-    fn make_segment(&self, base: Offset) -> Result<Arc<Segment>, Error> {
+    /// Makes the segments that begin at `bases`; all of them or none. Needs `layout`.
+    fn make_segments(&self, bases: Vec<Offset>) -> Result<Vec<Arc<Segment>>, Error> {
         let settings = &self.settings;
-        let steps = roll_steps(base);
-        run_segment_steps(
-            &steps,
-            &settings.folder,
-            settings.segment_size,
-            &settings.hook,
-        )?;
-        let path = settings.folder.segment(base);
-        let opened = Segment::open(path.clone(), base, settings.segment_size, 0);
-        if opened.is_err() {
-            // It would stand in the way of the next attempt.
-            let _ = calls::remove_file(&path);
+        let (folder, size) = (&settings.folder, settings.segment_size);
+        let paths: Vec<_> = bases.iter().map(|base| folder.segment(*base)).collect();
+        let open = |(base, path): (&Offset, &PathBuf)| Segment::open(path.clone(), *base, size, 0);
+        run_segment_steps(&roll_steps(bases.clone()), folder, size, &settings.hook)?;
+        let opened = bases.iter().zip(&paths).map(open).collect();
+        if Result::is_err(&opened) {
+            for path in paths.iter().rev() {
+                // They would stand in the way of the next attempt.
+                let _ = calls::remove_file(path);
+            }
         }
         opened
     }
@@ -146,19 +148,34 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Makes one more segment; false if enough are ready.
+    /// Makes what is missing; false if enough are ready.
     fn prepare_next(&self) -> Result<bool, Error> {
         let _layout = self.layout.lock();
-        let base = {
+        let size = self.settings.segment_size;
+        let nothing_yet = self.segments.read().is_empty();
+        let bases: Vec<_> = {
             let ready = self.ready.lock();
-            if ready.len() >= self.settings.ready {
-                return Ok(false);
-            }
-            ready.end()
+            let missing = match self.settings.ready.saturating_sub(ready.len()) {
+                // The oldest name says where the log begins: it is durable before there is another.
+                1.. if nothing_yet && ready.len() == 0 => 1,
+                missing => missing,
+            };
+            let numbered = (0..).zip(0..missing);
+            numbered.map(|(n, _)| ready.end() + n * size).collect()
         };
-        // An appender that finds nothing ready waits for `layout`, so `base` stays wanted.
-        let segment = self.make_segment(base)?;
-        self.ready.lock().push(segment);
+        let Some(first) = bases.first().copied() else {
+            return Ok(false);
+        };
+        // An appender that finds nothing ready waits for `layout`, so these stay wanted.
+        let made = match self.make_segments(bases) {
+            // Room for fewer is room for some.
+            Err(Error::NoSpace { .. }) => self.make_segments(vec![first])?,
+            made => made?,
+        };
+        let mut ready = self.ready.lock();
+        for segment in made {
+            ready.push(segment);
+        }
         Ok(true)
     }
 

@@ -136,6 +136,9 @@ pub enum BadRecord {
     /// A property CRC was asked for and there is none.
     #[error("the record carries no property CRC")]
     NoPropertyCrc,
+    /// The properties end in what was a property CRC before one bit of it changed.
+    #[error("a bit of the property CRC itself has changed")]
+    PropertyCrcChanged,
     /// A zero byte where text belongs: what a page that never reached the disk looks like.
     #[error("a zero byte in the {field}")]
     NulByte {

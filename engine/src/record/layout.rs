@@ -188,6 +188,12 @@ pub(super) fn looks_like_damaged_crc(properties: &[u8]) -> bool {
     let Some(found) = properties.last_chunk::<PROPERTY_CRC_LEN>() else {
         return false;
     };
+    // Nearly every record without a CRC ends here.
+    if found[PROPERTY_CRC_NAME.len() - 1] != PROPERTY_CRC_NAME[PROPERTY_CRC_NAME.len() - 1]
+        && found[0] != PROPERTY_CRC_NAME[0]
+    {
+        return false;
+    }
     let (name, rest) = found.split_at(PROPERTY_CRC_NAME.len());
     let (digits, last) = rest[1..].split_at(PROPERTY_CRC_DIGITS);
     let fixed = [

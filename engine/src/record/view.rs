@@ -28,6 +28,8 @@ pub enum PropertyCrc {
     /// Check it if it is there.
     #[default]
     IfPresent,
+    /// As [`Self::IfPresent`], and refuse a record that ends in what was one before a bit of it changed.
+    IfPresentOrDamaged,
     /// Refuse a record without one.
     Require,
 }
@@ -56,6 +58,12 @@ impl CheckOptions {
         body_crc: true,
         property_crc: PropertyCrc::IfPresent,
         nul_bytes: false,
+    };
+    /// As [`Self::CHECKSUMS`], and a property CRC that a changed bit hides is found: for a look at a whole log. A
+    /// message whose own last property happens to look so would be refused too.
+    pub const VERIFY: Self = Self {
+        property_crc: PropertyCrc::IfPresentOrDamaged,
+        ..Self::CHECKSUMS
     };
     /// As [`Self::CHECKSUMS`], and no zero bytes in text: for bytes above the flushed mark after the
     /// machine went down.
@@ -253,6 +261,11 @@ impl<'a> Record<'a> {
                 None if options.property_crc == PropertyCrc::Require => {
                     return Err(BadRecord::NoPropertyCrc);
                 }
+                None if options.property_crc == PropertyCrc::IfPresentOrDamaged
+                    && looks_like_damaged_crc(self.properties) =>
+                {
+                    return Err(BadRecord::PropertyCrcChanged);
+                }
                 None => {}
             }
         }
@@ -267,12 +280,6 @@ impl<'a> Record<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Whether the record ends in what was a property CRC before a bit of it changed: the rest of
-    /// the twenty bytes is as it is written, but a reader no longer finds a CRC there.
-    pub(crate) fn property_crc_is_damaged(&self) -> bool {
-        looks_like_damaged_crc(self.properties)
     }
 
     /// The whole record as it lies in the log.

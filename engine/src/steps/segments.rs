@@ -15,8 +15,8 @@ use super::SegmentStep;
 
 pub(super) fn run(step: &SegmentStep, folder: &Folder, segment_size: u64) -> Result<(), Error> {
     match step {
-        SegmentStep::Prepare { base } => prepare(folder, *base, segment_size),
-        SegmentStep::Admit { base } => admit(folder, *base),
+        SegmentStep::Prepare { bases } => prepare(folder, bases, segment_size),
+        SegmentStep::Admit { bases } => admit(folder, bases),
         SegmentStep::Keep { from, to } => keep(folder, from, to),
         SegmentStep::SaveReason { into, reason } => {
             warn_unsaved(save_reason(folder, into, reason));
@@ -41,25 +41,34 @@ pub(super) fn run(step: &SegmentStep, folder: &Folder, segment_size: u64) -> Res
     }
 }
 
-fn prepare(folder: &Folder, base: Offset, segment_size: u64) -> Result<(), Error> {
+fn prepare(folder: &Folder, bases: &[Offset], segment_size: u64) -> Result<(), Error> {
     make_directory(&folder.prepare())?;
-    allocate::create(&folder.prepared(base), segment_size).map(drop)
+    let paths: Vec<_> = bases.iter().map(|base| folder.prepared(*base)).collect();
+    allocate::create_all(&paths, segment_size)
 }
 
-fn admit(folder: &Folder, base: Offset) -> Result<(), Error> {
-    let (from, to) = (folder.prepared(base), folder.segment(base));
+fn admit(folder: &Folder, bases: &[Offset]) -> Result<(), Error> {
     // A segment that is there already has another owner; its bytes are not to be renamed over.
-    if to.exists() {
+    let mut paths = bases.iter().map(|base| folder.segment(*base));
+    if let Some(path) = paths.find(|path| path.exists()) {
         let exists = io::Error::from(io::ErrorKind::AlreadyExists);
-        return Err(Error::io("create", &to)(exists));
+        return Err(Error::io("create", &path)(exists));
     }
-    calls::rename(&from, &to).map_err(Error::io("rename a prepared segment to", &to))?;
-    let synced = allocate::sync_directory(&folder.commit_log());
-    if synced.is_err() {
-        // It would stand in the way of the next attempt.
-        let _ = calls::remove_file(&to);
+    let mut named = Vec::with_capacity(bases.len());
+    let renamed = bases.iter().try_for_each(|base| {
+        let (from, to) = (folder.prepared(*base), folder.segment(*base));
+        calls::rename(&from, &to).map_err(Error::io("rename a prepared segment to", &to))?;
+        named.push(to);
+        Ok(())
+    });
+    let admitted = renamed.and_then(|()| allocate::sync_directory(&folder.commit_log()));
+    if admitted.is_err() {
+        for path in named.iter().rev() {
+            // It would stand in the way of the next attempt.
+            let _ = calls::remove_file(path);
+        }
     }
-    synced
+    admitted
 }
 
 fn keep(folder: &Folder, from: &Path, to: &Path) -> Result<(), Error> {

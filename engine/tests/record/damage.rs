@@ -1,8 +1,8 @@
 //! Bytes that are no record: each has one defined answer, and none is taken for a record.
 
 use epochlog_engine::{
-    BadRecord, CheckOptions, FILLER_MAGIC, Message, Parsed, PropertyCrc, RECORD_MAGIC_V1,
-    RecordError, parse_record, write_filler,
+    BadRecord, CheckOptions, FILLER_MAGIC, Message, PROPERTY_CRC_LEN, Parsed, PropertyCrc,
+    RECORD_MAGIC_V1, RecordError, parse_record, write_filler,
 };
 
 use crate::{
@@ -287,6 +287,21 @@ fn a_property_crc_is_looked_for_as_told() {
         let why = why_bad(&damaged, ROOM, check(property_crc));
         assert!(matches!(why, BadRecord::PropertyCrc { .. }), "{why}");
     }
+    // One bit of the CRC's own text: a reader finds none there, and takes the record for one without.
+    let suspicious = CheckOptions::VERIFY;
+    for at in with.len() - PROPERTY_CRC_LEN..with.len() {
+        for bit in 0..8 {
+            let hidden = patched(&with, at, &[with[at] ^ (1 << bit)]);
+            let why = why_bad(&hidden, ROOM, suspicious);
+            let changed = matches!(why, BadRecord::PropertyCrcChanged);
+            assert!(
+                changed || matches!(why, BadRecord::PropertyCrc { .. }),
+                "{at}.{bit}: {why}"
+            );
+        }
+    }
+    record(&with, suspicious);
+    record(&without, suspicious);
 }
 
 #[test]
