@@ -154,22 +154,28 @@ impl CommitLog {
         let size = self.settings.segment_size;
         let nothing_yet = self.segments.read().is_empty();
         let bases: Vec<_> = {
-            let ready = self.ready.lock();
+            let mut ready = self.ready.lock();
             let missing = match self.settings.ready.saturating_sub(ready.len()) {
+                0 => {
+                    ready.one_by_one = false;
+                    return Ok(false);
+                }
                 // The oldest name says where the log begins: it is durable before there is another.
-                1.. if nothing_yet && ready.len() == 0 => 1,
+                _ if nothing_yet && ready.len() == 0 => 1,
+                _ if ready.one_by_one => 1,
                 missing => missing,
             };
             let numbered = (0..).zip(0..missing);
             numbered.map(|(n, _)| ready.end() + n * size).collect()
         };
-        let Some(first) = bases.first().copied() else {
-            return Ok(false);
-        };
+        let first = bases.first().copied().expect("at least one is missing");
         // An appender that finds nothing ready waits for `layout`, so these stay wanted.
         let made = match self.make_segments(bases) {
-            // Room for fewer is room for some.
-            Err(Error::NoSpace { .. }) => self.make_segments(vec![first])?,
+            Err(Error::NoSpace { .. }) => {
+                // Room for fewer is room for some, and the disk is not filled again and again for more.
+                self.ready.lock().one_by_one = true;
+                self.make_segments(vec![first])?
+            }
             made => made?,
         };
         let mut ready = self.ready.lock();

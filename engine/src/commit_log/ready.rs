@@ -27,6 +27,8 @@ pub(super) struct Ready {
     /// Where the first one begins, or is to begin.
     next: Offset,
     segments: VecDeque<Arc<Segment>>,
+    /// The disk had no room for all that were missing.
+    pub(super) one_by_one: bool,
 }
 
 impl Ready {
@@ -34,6 +36,7 @@ impl Ready {
         let mut ready = Self {
             next,
             segments: VecDeque::new(),
+            one_by_one: false,
         };
         for segment in segments {
             ready.push(segment);

@@ -56,6 +56,15 @@ impl Files {
         Ok(self.epochs.replace(list)?)
     }
 
+    /// Whether `list` is what the epoch file says, and its backup too: a replacement that failed changed neither.
+    pub(crate) fn has_epochs(&self, list: &EpochList) -> bool {
+        let says = |file: &EpochFile| {
+            let found = file.load();
+            found.is_ok_and(|found| found.unwrap_or_default() == *list)
+        };
+        says(&self.epochs) && says(&EpochFile::new(self.epochs.backup_path()))
+    }
+
     /// The checkpoint as it stands, made if there is none.
     pub(crate) fn checkpoint(&mut self) -> Result<Checkpoint, Error> {
         Ok(self.open_checkpoint()?.current())

@@ -1,6 +1,7 @@
 //! Becoming master, ceasing to be it. The promise is durable before the role begins, the epoch's entry
 //! before its first byte.
 
+use crate::epoch_file::EpochFileError;
 use crate::error::Error;
 use crate::position::{Epoch, EpochEntry, MAX_EPOCH};
 use crate::steps::{promote_steps, run_steps};
@@ -21,7 +22,9 @@ impl Store {
     /// [`Error::StaleEpoch`] if a newer epoch was seen or this one is another master's,
     /// [`Error::NeedsNewerEpoch`] if this epoch was served before a cut, or before a stop after which the
     /// log cannot be proven, [`Error::ReceiverActive`] or
-    /// [`Error::WindowOutstanding`] while the slave's side is not finished.
+    /// [`Error::WindowOutstanding`] while the slave's side is not finished. [`Error::EpochFile`] if the disk
+    /// has no room for the entry: this node is no master then, the epoch is promised and not begun, and
+    /// the same call may be made again. After any other failure of a write the store must be opened again.
     pub fn promote(&self, epoch: Epoch) -> Result<EpochEntry, Error> {
         let shared = &*self.shared;
         let mut role = shared.role.lock();
@@ -63,14 +66,24 @@ impl Store {
         let steps = promote_steps(state, changed.then(|| list.clone()));
         let settings = shared.log.settings();
         let size = settings.segment_size;
-        run_steps(
+        let done = run_steps(
             &steps,
             &shared.folder,
             size,
             &mut disk.files,
             &settings.hook,
-        )
-        .map_err(|error| shared.fail_with(&mut disk, error))?;
+        );
+        if let Err(error) = done {
+            // The promise may stand: no older epoch is served any more.
+            tail.refused = Some(FENCED);
+            role.master = None;
+            if no_room_for_epochs(&error) && disk.files.has_epochs(&shared.epochs()) {
+                // Not a byte came under it, so it may be begun later.
+                disk.restart_allowed = shared.boot_id != [0; 16];
+                return Err(error);
+            }
+            return Err(shared.fail_with(&mut disk, error));
+        }
         disk.restart_allowed = shared.boot_id != [0; 16];
         shared.set_epochs(list);
         role.master = Some(epoch);
@@ -179,6 +192,18 @@ impl Shared {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the disk had no room for the epoch file.
+fn no_room_for_epochs(error: &Error) -> bool {
+    use std::io::ErrorKind;
+    let Error::EpochFile(EpochFileError::File(error)) = error else {
+        return false;
+    };
+    matches!(
+        error.source.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
 }
 
 fn check_range(epoch: Epoch) -> Result<(), Error> {
