@@ -192,3 +192,36 @@ async fn resolve(address: &str) -> Result<SocketAddr, Error> {
         source: std::io::Error::from(std::io::ErrorKind::NotFound),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{ApplyBrokerId, Code, Command};
+
+    /// Between the look at the leases and the proposal, another controller may have led and granted one.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn k15_what_follows_from_the_leases_is_proposed_in_the_term_they_were_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = ControllerConfig::new("n0", "n0-127.0.0.1:9", dir.path()).unwrap();
+        config.listen = Some("127.0.0.1:0".parse().unwrap());
+        let controller = Controller::start(config).await.unwrap();
+        let mut watch = controller.decider.ledger.watch();
+        let term = watch.wait_for(|it| it.is_ready).await.unwrap().term;
+        let decider = &controller.decider;
+        let command = Command::ApplyBrokerId(ApplyBrokerId {
+            cluster: "c".to_owned(),
+            broker: "b".to_owned(),
+            id: 1,
+            check_code: "h:1;x".to_owned(),
+        });
+        for other in [None, Some(term - 1), Some(term + 1)] {
+            let mark = decider.marked("b", other);
+            let refusal = decider.propose_marked(&command, mark).await.unwrap_err();
+            assert_eq!(refusal.code, Code::NotLeader, "{other:?}");
+            assert!(decider.state(|state| state.group("b").is_none()));
+        }
+        let answer = decider.propose_marked(&command, decider.mark("b")).await;
+        assert_eq!(answer.unwrap().code, Code::Success);
+        controller.shutdown().await;
+    }
+}

@@ -61,6 +61,9 @@ impl Refusal {
 pub(crate) struct ElectionMark {
     decider: Arc<Decider>,
     broker: String,
+    /// The term this controller led in when it looked who holds a lease. What it decides is
+    /// proposed in that term or not at all: in between, another leader may have granted one.
+    term: Option<u64>,
     is_settled: bool,
 }
 
@@ -132,6 +135,18 @@ impl Decider {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.ledger.watch().borrow().is_ready
+    }
+
+    /// Tells the heartbeat table whether this controller leads, and knows all that was decided;
+    /// returns the term. Looked at under the table's lock, so that news come to it in order.
+    pub(crate) fn note_leadership(&self, liveness: &mut Liveness, now_ms: u64) -> Option<u64> {
+        let metadata = self.ledger.watch();
+        let term = {
+            let metadata = metadata.borrow();
+            metadata.is_ready.then_some(metadata.term)
+        };
+        liveness.set_leader(now_ms, term);
+        term
     }
 
     /// Address of the leader, where it is known.
@@ -213,15 +228,10 @@ impl Decider {
     }
 
     fn may_grant(&self, broker: &str, id: u64, ask: &LeaseAsk) -> Result<(), NoLease> {
-        let term = {
-            let metadata = self.ledger.watch();
-            let metadata = metadata.borrow();
-            metadata.is_ready.then_some(metadata.term)
-        };
         self.state(|state| {
             self.liveness(|liveness, now| {
                 // The scan may not have run yet since the leadership began.
-                liveness.set_leader(now, term);
+                self.note_leadership(liveness, now);
                 let group = state.group(broker).ok_or(NoLease::NotMaster)?;
                 liveness.may_grant(broker, group, id, ask)
             })
@@ -265,16 +275,21 @@ impl Decider {
         self.reports(broker).into_keys().collect()
     }
 
-    /// Begins to replicate a command.
-    pub(crate) fn begin(&self, command: &Command) -> Result<PendingAppend<Answer>, Refusal> {
-        if !self.is_leader() {
+    /// Begins to replicate a command; an election or what else needs a mark, in the mark's term.
+    pub(crate) fn begin(
+        &self,
+        command: &Command,
+        mark: Option<&ElectionMark>,
+    ) -> Result<PendingAppend<Answer>, Refusal> {
+        let is_of_no_term = mark.is_some_and(|mark| mark.term.is_none());
+        if !self.is_leader() || is_of_no_term {
             return Err(self.not_leader());
         }
         let payload = command
             .encode()
             .map_err(|error| Refusal::new(Code::SystemError, error.to_string()))?;
         self.ledger
-            .start_append(payload)
+            .start_append_in(mark.and_then(|mark| mark.term), payload)
             .map_err(|error| self.append_refusal(&error))
     }
 
@@ -287,7 +302,7 @@ impl Decider {
     }
 
     pub(crate) async fn propose(&self, command: &Command) -> Result<Answer, Refusal> {
-        let pending = self.begin(command)?;
+        let pending = self.begin(command, None)?;
         self.end(pending).await
     }
 
@@ -439,15 +454,21 @@ impl Decider {
 
     /// Nothing is granted to the master of this set until the mark is gone.
     pub(crate) fn mark(self: &Arc<Self>, broker: &str) -> ElectionMark {
-        self.liveness(|liveness, _| liveness.begin_election(broker));
-        self.marked(broker)
+        let term = self.liveness(|liveness, now| {
+            // The scan may not have run yet since the leadership began.
+            let term = self.note_leadership(liveness, now);
+            liveness.begin_election(broker);
+            term
+        });
+        self.marked(broker, term)
     }
 
-    /// The mark for an election that was begun in the table already.
-    pub(crate) fn marked(self: &Arc<Self>, broker: &str) -> ElectionMark {
+    /// The mark for an election that was begun in the table already, which knew of this leadership.
+    pub(crate) fn marked(self: &Arc<Self>, broker: &str, term: Option<u64>) -> ElectionMark {
         ElectionMark {
             decider: Arc::clone(self),
             broker: broker.to_owned(),
+            term,
             is_settled: false,
         }
     }
@@ -457,7 +478,7 @@ impl Decider {
         command: &Command,
         mark: ElectionMark,
     ) -> Result<Answer, Refusal> {
-        let pending = match self.begin(command) {
+        let pending = match self.begin(command, Some(&mark)) {
             Ok(pending) => pending,
             Err(refusal) => {
                 // Nothing was proposed.

@@ -306,10 +306,23 @@ impl<M: StateMachine> Ledger<M> {
         &self,
         payload: impl Into<Bytes>,
     ) -> Result<PendingAppend<M::Answer>, AppendError> {
+        self.start_append_in(None, payload)
+    }
+
+    /// As [`Self::start_append`], and where a term is given only while this member leads in that very
+    /// term: it has led without a break since whatever the append follows from.
+    ///
+    /// # Errors
+    /// As [`Self::start_append`]. Leading in another term is [`AppendError::NotLeader`].
+    pub fn start_append_in(
+        &self,
+        term: Option<u64>,
+        payload: impl Into<Bytes>,
+    ) -> Result<PendingAppend<M::Answer>, AppendError> {
         let payload = payload.into();
         let (reply, pending) = self.reply(payload.len())?;
         self.queue(
-            Event::Append(payload, reply),
+            Event::Append(payload, term, reply),
             AppendError::Full,
             AppendError::Stopped,
         )?;

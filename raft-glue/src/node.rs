@@ -221,6 +221,20 @@ impl<M: StateMachine> Node<M> {
 
     /// Appends a payload if this member leads; the answer comes when it is applied.
     pub(crate) fn append(&mut self, payload: &[u8], reply: AppendReply<M::Answer>) {
+        self.append_in(None, payload, reply);
+    }
+
+    /// The same, where a term is given only while this member leads in that term.
+    pub(crate) fn append_in(
+        &mut self,
+        term: Option<u64>,
+        payload: &[u8],
+        reply: AppendReply<M::Answer>,
+    ) {
+        if term.is_some_and(|term| term != self.raw.raft.term) {
+            let leader = self.leader();
+            return self.refuse(Reply::Append(reply), AppendError::NotLeader { leader });
+        }
         let data = tagged(payload);
         self.propose(Reply::Append(reply), |raw| raw.propose(Vec::new(), data));
     }

@@ -123,6 +123,48 @@ fn d26_a_leader_that_lost_its_followers_tells_who_waits() {
     ));
 }
 
+/// What a leader decided in one term is not appended in another: in between, somebody else led.
+#[test]
+fn an_append_of_a_term_is_refused_in_every_other_term() {
+    let mut sim = Sim::new(5, 3);
+    let leader = sim.wait_leader();
+    let before = sim.node(leader).raw.raft.term;
+    let others = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    sim.cut.extend(others.map(|other| (leader, other)));
+    sim.run_until("another leader", 100, |sim| {
+        sim.leader().is_some_and(|id| id != leader)
+    });
+    sim.cut.clear();
+    sim.run_until("everybody has everything", 100, converged);
+    let other = sim.leader().unwrap();
+    let (reply, _outcome) = oneshot::channel();
+    sim.node(other).transfer_leader(leader, reply);
+    sim.turn(other);
+    sim.run_until("it leads again", 100, |sim| sim.leader() == Some(leader));
+
+    let now = sim.node(leader).raw.raft.term;
+    let mut append_in = |term| {
+        let (reply, mut outcome) = AppendReply::new(None);
+        sim.node(leader).append_in(term, b"decided", reply);
+        sim.turn(leader);
+        sim.run(10);
+        outcome.try_take().unwrap()
+    };
+    for other in [before, now - 1, now + 1] {
+        let refusal = append_in(Some(other)).unwrap_err();
+        assert!(
+            matches!(refusal, AppendError::NotLeader { .. }),
+            "{refusal}"
+        );
+    }
+    let index = append_in(Some(now)).unwrap().index;
+    assert_eq!(
+        append_in(None).unwrap().index,
+        index + 1,
+        "none was appended"
+    );
+}
+
 #[test]
 fn too_many_appends_are_refused_as_such() {
     let mut sim = Sim::new(4, 3);

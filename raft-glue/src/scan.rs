@@ -29,13 +29,10 @@ pub(crate) async fn run(decider: Arc<Decider>) {
             () = decider.look.notified() => {}
             changed = metadata.changed() => if changed.is_err() { return },
         }
-        let term = {
-            let metadata = metadata.borrow_and_update();
-            metadata.is_ready.then_some(metadata.term)
-        };
-        decider.liveness(|liveness, now| {
-            liveness.set_leader(now, term);
+        metadata.mark_unchanged();
+        let term = decider.liveness(|liveness, now| {
             liveness.tick(now);
+            decider.note_leadership(liveness, now)
         });
         next_ms = u64::MAX;
         if term.is_some() {
@@ -71,7 +68,7 @@ async fn look(decider: &Arc<Decider>) -> u64 {
     // All are begun before the first is waited for: a set does not wait for another.
     let mut begun = Vec::with_capacity(commands.len());
     for (command, mark) in commands {
-        match decider.begin(&command) {
+        match decider.begin(&command, mark.as_ref()) {
             Ok(pending) => begun.push((command, mark, pending)),
             Err(refusal) => {
                 drop(mark.map(ElectionMark::settled));
@@ -111,7 +108,8 @@ fn wanted(decider: &Arc<Decider>) -> Wanted {
                     Verdict::Elect => {
                         // In one step with the verdict: no heartbeat comes between.
                         liveness.begin_election(broker);
-                        elections.push((broker.to_owned(), group.master_epoch));
+                        let term = liveness.leads_in();
+                        elections.push((broker.to_owned(), group.master_epoch, term));
                     }
                     Verdict::Healthy => {
                         let alive = liveness.restarted(now, broker, group);
@@ -147,8 +145,8 @@ fn wanted(decider: &Arc<Decider>) -> Wanted {
             }
         });
     });
-    let elections = elections.into_iter().map(|(broker, epoch)| {
-        let mark = decider.marked(&broker);
+    let elections = elections.into_iter().map(|(broker, epoch, term)| {
+        let mark = decider.marked(&broker, term);
         let command = decider.election(&broker, None, false, Some(epoch));
         (command, Some(mark))
     });

@@ -23,7 +23,8 @@ const GATHER_COUNT: usize = 1024;
 /// What the thread is told.
 pub(super) enum Event<A> {
     Peer(PeerMessage),
-    Append(Bytes, AppendReply<A>),
+    /// Where a term is given: only while this member leads in it.
+    Append(Bytes, Option<u64>, AppendReply<A>),
     Batch(Vec<(Bytes, AppendReply<A>)>),
     Read(oneshot::Sender<Result<(), ReadError>>),
     Members(MemberChange, oneshot::Sender<Result<u64, AppendError>>),
@@ -121,7 +122,7 @@ impl<M: StateMachine, T: Transport> Run<M, T> {
     fn handle(&mut self, event: Event<M::Answer>) {
         match event {
             Event::Peer(message) => self.node.step(message),
-            Event::Append(payload, reply) => self.node.append(&payload, reply),
+            Event::Append(payload, term, reply) => self.node.append_in(term, &payload, reply),
             Event::Read(reply) => self.node.read_barrier(reply),
             Event::Members(change, reply) => self.node.change_members(&change, reply),
             Event::Batch(batch) => self.node.append_batch(batch),
