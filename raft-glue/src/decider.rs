@@ -18,6 +18,7 @@ use crate::command::{
 use crate::config::ControllerConfig;
 use crate::elect::Choice;
 use crate::error::{AppendError, ReadError};
+use crate::lease::LeaseRefusal;
 use crate::ledger::{Ledger, LedgerMetadata, PendingAppend};
 use crate::liveness::{Heartbeat, HeartbeatError, LeaseAsk, Liveness, NoLease, Seen};
 use crate::machine::ControllerMachine;
@@ -205,8 +206,15 @@ impl Decider {
         id: u64,
         report: &Report,
         ask: &LeaseAsk,
-    ) -> Result<(), String> {
-        self.barrier().await.map_err(|refusal| refusal.remark)?;
+    ) -> Result<(), (LeaseRefusal, String)> {
+        let undecided = |refusal: Refusal| {
+            let code = match refusal.code {
+                Code::NotLeader => LeaseRefusal::NotLeader,
+                _ => LeaseRefusal::NotDecided,
+            };
+            (code, refusal.remark)
+        };
+        self.barrier().await.map_err(undecided)?;
         match self.may_grant(broker, id, ask) {
             Err(NoLease::NotConfirmed) => {
                 let command = Command::ConfirmMaster(ConfirmMaster {
@@ -216,15 +224,13 @@ impl Decider {
                     incarnation: report.incarnation,
                     unclean: report.unclean,
                 });
-                self.propose(&command)
-                    .await
-                    .map_err(|refusal| refusal.remark)?;
+                self.propose(&command).await.map_err(undecided)?;
                 // It was applied here while this controller led: no second barrier is needed.
                 self.may_grant(broker, id, ask)
             }
             decided => decided,
         }
-        .map_err(|error| error.to_string())
+        .map_err(|error| (error.code(), error.to_string()))
     }
 
     fn may_grant(&self, broker: &str, id: u64, ask: &LeaseAsk) -> Result<(), NoLease> {

@@ -113,6 +113,36 @@ pub fn check_wait(lease_ms: u64, ack_ms: u64, wait_ms: u64) -> Result<(), LeaseE
     })
 }
 
+/// What kind of refusal it is that a broker gets instead of a lease: the field `leaseCode` of the
+/// answer to its heartbeat. The text beside it is for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum LeaseRefusal {
+    /// The heartbeat asked for none.
+    NotAsked = 1,
+    /// The controller does not lead, as all but one do.
+    NotLeader = 2,
+    /// Another master may be elected this moment.
+    Electing = 3,
+    /// The recorded master or its epoch is another one.
+    NotMaster = 4,
+    /// The role is not confirmed in the broker's present life.
+    NotConfirmed = 5,
+    /// The broker's times do not fit the controller's: the settings of one must be corrected.
+    Times = 6,
+    /// The controllers could not decide in time.
+    NotDecided = 7,
+}
+
+impl LeaseRefusal {
+    /// The number on the wire.
+    #[must_use]
+    pub const fn value(self) -> i32 {
+        self as i32
+    }
+}
+
 /// What a heartbeat says of its sender's lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseNews {

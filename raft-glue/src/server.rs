@@ -16,7 +16,7 @@ use crate::command::{
     AlterSyncStateSet, ApplyBrokerId, CleanBrokerData, Code, Command, RegisterBroker, Report,
 };
 use crate::decider::{Decider, Refusal};
-use crate::lease::LeaseNews;
+use crate::lease::{LeaseNews, LeaseRefusal};
 use crate::liveness::Heartbeat;
 use crate::peer::RAFT_MESSAGE;
 use crate::remoting::{
@@ -137,14 +137,18 @@ async fn heartbeat(decider: &Arc<Decider>, connection: u64, request: &RemotingCo
     let answer = request.answer(Code::Success.value());
     let Some(ask) = ask.filter(|_| !request.is_one_way()) else {
         // A Java controller answers without these fields: they tell which kind this one is.
-        return Ok(answer.with_header(&answers::no_lease(0, "not asked for")));
+        return Ok(answer.with_header(&answers::no_lease(
+            0,
+            LeaseRefusal::NotAsked,
+            "not asked for",
+        )));
     };
     let header = match decider.grant(&broker, id, &report, &ask).await {
         Ok(()) => {
             let lives = decider.lives(&cluster, &broker);
             answers::lease(&ask, header.lease_mills, &lives)
         }
-        Err(why) => answers::no_lease(ask.epoch, &why),
+        Err((code, why)) => answers::no_lease(ask.epoch, code, &why),
     };
     Ok(answer.with_header(&header))
 }

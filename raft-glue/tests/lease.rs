@@ -5,6 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Broker, Group, brokers, wait};
+use epochlog_raft_glue::lease::LeaseRefusal;
 use epochlog_raft_glue::remoting::BrokerHeartbeatResponse;
 
 fn ask(broker: &mut Broker, epoch: i32) {
@@ -53,10 +54,13 @@ async fn k15_only_the_leader_grants_and_only_to_the_master_of_the_epoch() {
     let follower = group.addresses[(leader + 1) % 3].clone();
     let by_follower = answer(&brokers[0], &follower).await;
     assert_eq!(by_follower.lease_mills, Some(0), "{by_follower:?}");
+    let code = |refusal: LeaseRefusal| Some(refusal.value());
+    assert_eq!(by_follower.lease_code, code(LeaseRefusal::NotLeader));
 
     ask(&mut brokers[1], 1);
     let other = answer(&brokers[1], &to).await;
     assert_eq!(other.lease_mills, Some(0));
+    assert_eq!(other.lease_code, code(LeaseRefusal::NotMaster));
     assert!(other.lease_why.expect("says why").contains("another one"));
     ask(&mut brokers[0], 2);
     assert_eq!(
@@ -68,6 +72,7 @@ async fn k15_only_the_leader_grants_and_only_to_the_master_of_the_epoch() {
     brokers[0].heartbeat.lease_mills = Some(1_400);
     let long = answer(&brokers[0], &to).await;
     assert_eq!(long.lease_mills, Some(0));
+    assert_eq!(long.lease_code, code(LeaseRefusal::Times));
     assert!(
         long.lease_why
             .expect("says why")

@@ -11,7 +11,7 @@
 //! at least 2 is safe.
 
 use epochlog_ha::HaService;
-use epochlog_raft_glue::lease::{Asked, LeaseHolder, LeaseNews};
+use epochlog_raft_glue::lease::{Asked, LeaseHolder, LeaseNews, LeaseRefusal};
 use epochlog_raft_glue::remoting::BrokerHeartbeatResponse;
 use parking_lot::Mutex;
 use tracing::{debug, info, warn};
@@ -156,7 +156,7 @@ impl Authority {
         } else if answer.lease_why != state.refused {
             // Followers refuse as a matter of course, and most other reasons pass by themselves.
             let why = answer.lease_why.as_deref().unwrap_or("no reason given");
-            if why.contains("needs a controller") {
+            if answer.lease_code == Some(LeaseRefusal::Times.value()) {
                 warn!(
                     why,
                     "a controller grants no authority: correct the lease settings"
@@ -279,6 +279,30 @@ mod tests {
             let got = authority.answered(None, asked, &answer(lease_mills, epoch));
             assert_eq!(got, granted, "{lease_mills:?} {epoch}");
             assert_eq!(until_ms(&authority) > 0, granted, "{lease_mills:?} {epoch}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_for_the_settings_is_remembered_and_what_passes_by_itself_is_not() {
+        let refusals = [
+            (Some(LeaseRefusal::Times), true),
+            (Some(LeaseRefusal::NotLeader), false),
+            (Some(LeaseRefusal::NotDecided), false),
+            // A controller of an older version.
+            (None, false),
+        ];
+        for (code, kept) in refusals {
+            let authority = authority();
+            authority.begin(3);
+            let refusal = BrokerHeartbeatResponse {
+                lease_why: Some("needs a controller that waits longer".to_owned()),
+                lease_code: code.map(LeaseRefusal::value),
+                ..answer(Some(0), 3)
+            };
+            let asked = authority.to_send().asked;
+            assert!(!authority.answered(None, asked, &refusal));
+            let told = authority.state.lock().refused.clone();
+            assert_eq!(told.is_some(), kept, "{code:?}");
         }
     }
 

@@ -11,7 +11,7 @@
 use super::{Beat, Liveness};
 use crate::elect::Incarnation;
 use crate::group::BrokerGroup;
-use crate::lease::{LeaseNews, check_wait, needed_wait_ms};
+use crate::lease::{LeaseNews, LeaseRefusal, check_wait, needed_wait_ms};
 
 /// The newest heartbeat of a broker that asked for a lease and may have been granted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,20 @@ pub enum NoLease {
     /// The broker's times do not fit the controller's.
     #[error(transparent)]
     Times(#[from] crate::lease::LeaseError),
+}
+
+impl NoLease {
+    /// What the broker is told it is.
+    #[must_use]
+    pub fn code(&self) -> LeaseRefusal {
+        match self {
+            Self::NotLeader => LeaseRefusal::NotLeader,
+            Self::Electing => LeaseRefusal::Electing,
+            Self::NotMaster => LeaseRefusal::NotMaster,
+            Self::NotConfirmed => LeaseRefusal::NotConfirmed,
+            Self::Times(_) => LeaseRefusal::Times,
+        }
+    }
 }
 
 impl Leases {

@@ -270,8 +270,10 @@ typed_header! {
         lease_mills: Option<i64> = "leaseMills",
         /// The epoch it is granted in.
         lease_epoch: Option<i32> = "leaseEpoch",
-        /// Why nothing is granted.
+        /// Why nothing is granted, for people.
         lease_why: Option<String> = "leaseWhy",
+        /// The same for programs: see [`crate::lease::LeaseRefusal`].
+        lease_code: Option<i32> = "leaseCode",
         /// The lives of the live brokers of the set, as `id:incarnation` joined by `,`.
         incarnations: Option<String> = "incarnations",
     }

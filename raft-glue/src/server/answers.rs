@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::{Answer, Code, GroupView};
 use crate::decider::Decider;
+use crate::lease::LeaseRefusal;
 use crate::liveness::LeaseAsk;
 use crate::remoting::{
     AlterSyncStateSetResponse, ApplyBrokerIdResponse, BrokerHeartbeatResponse, BrokerMemberGroup,
@@ -32,15 +33,17 @@ pub(super) fn lease(
         lease_mills,
         lease_epoch: Some(signed(ask.epoch)),
         lease_why: None,
+        lease_code: None,
         incarnations: Some(lives_text(lives.iter().copied())).filter(|text| !text.is_empty()),
     }
 }
 
-pub(super) fn no_lease(epoch: u32, why: &str) -> BrokerHeartbeatResponse {
+pub(super) fn no_lease(epoch: u32, code: LeaseRefusal, why: &str) -> BrokerHeartbeatResponse {
     BrokerHeartbeatResponse {
         lease_mills: Some(0),
         lease_epoch: Some(signed(epoch)),
         lease_why: Some(why.to_owned()),
+        lease_code: Some(code.value()),
         incarnations: None,
     }
 }
