@@ -7,6 +7,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +18,9 @@ use epochlog_broker::group::BROKER_NAME;
 use epochlog_broker::observe::{MasterView, Observer};
 use epochlog_broker::producer::{Producer, Receipt};
 use epochlog_raft_glue::client::{ControllerClient, ControllerClientConfig};
-use epochlog_raft_glue::remoting::ElectMasterRequest;
+use epochlog_raft_glue::remoting::{
+    Client, ClientConfig, ElectMasterRequest, HandOverRequest, RemotingCommand, request_code,
+};
 use parking_lot::Mutex;
 
 const HAND_OVERS: usize = 5;
@@ -156,61 +159,88 @@ async fn hand_over(
     (first - begin, traffic.silence(begin, first))
 }
 
+/// Three brokers, three controllers, and traffic.
+struct Story {
+    cluster: Cluster,
+    first: MasterView,
+    controllers: ControllerClient,
+    traffic: Arc<Traffic>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Story {
+    async fn begin(dir: &Path) -> Self {
+        let mut plan = plan(dir, 3);
+        plan.controllers = 3;
+        let cluster = Cluster::start(&plan);
+        let first = cluster.in_sync(3, 0).await;
+        let addr = cluster.group.controller_addr.clone();
+        let traffic = Arc::new(Traffic::default());
+        *traffic.master.lock() = Some(first.clone());
+        let observer = Observer::new(BROKER_NAME, &addr).expect("addresses");
+        let mut tasks = vec![tokio::spawn(Arc::clone(&traffic).follow(observer))];
+        tasks.extend((0..SENDERS).map(|_| tokio::spawn(Arc::clone(&traffic).send())));
+        let mut config = ControllerClientConfig::new(&*addr);
+        config.request_timeout = Duration::from_secs(10);
+        let controllers = ControllerClient::new(config).expect("addresses");
+        Self {
+            cluster,
+            first,
+            controllers,
+            traffic,
+            tasks,
+        }
+    }
+
+    /// Stops all; what was acknowledged is in every log, and what was refused in none. Returns how many
+    /// attempts had no known outcome.
+    async fn end(mut self) -> u64 {
+        let last = self.cluster.in_sync(3, 0).await;
+        self.traffic.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("no panic");
+        }
+        let acked = std::mem::take(&mut *self.traffic.acked.lock());
+        let refused = std::mem::take(&mut *self.traffic.refused.lock());
+        let (messages, unknown) = (
+            self.traffic.messages.load(Ordering::Relaxed),
+            self.traffic.unknown.load(Ordering::Relaxed),
+        );
+        assert_eq!(
+            acked.len() as u64,
+            messages,
+            "each was acknowledged in the end"
+        );
+        self.cluster.acked = acked
+            .into_iter()
+            .map(|it| (it.attempt, it.receipt))
+            .collect();
+        let stores = self.cluster.stop_and_compare(&last).await;
+        for attempt in &refused {
+            let stored = stores[0].attempts.get(attempt);
+            assert_eq!(stored, None, "{attempt} was refused and is in the log");
+        }
+        println!(
+            "{messages} messages, {} refused attempts, {unknown} of unknown outcome",
+            refused.len()
+        );
+        assert!(!refused.is_empty(), "some write met the hand-over");
+        unknown
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_hand_over_is_short_and_loses_no_write() {
     let dir = tempfile::tempdir().expect("temp dir");
-    let mut plan = plan(dir.path(), 3);
-    plan.controllers = 3;
-    let mut cluster = Cluster::start(&plan);
-    let first = cluster.in_sync(3, 0).await;
-    let addr = cluster.group.controller_addr.clone();
-    let traffic = Arc::new(Traffic::default());
-    *traffic.master.lock() = Some(first);
-    let observer = Observer::new(BROKER_NAME, &addr).expect("addresses");
-    let mut tasks = vec![tokio::spawn(Arc::clone(&traffic).follow(observer))];
-    tasks.extend((0..SENDERS).map(|_| tokio::spawn(Arc::clone(&traffic).send())));
-    let mut config = ControllerClientConfig::new(&*addr);
-    config.request_timeout = Duration::from_secs(10);
-    let controllers = ControllerClient::new(config).expect("addresses");
-
+    let story = Story::begin(dir.path()).await;
     let mut took = Vec::new();
     for _ in 0..HAND_OVERS {
-        took.push(hand_over(&cluster, &controllers, &traffic).await);
+        took.push(hand_over(&story.cluster, &story.controllers, &story.traffic).await);
     }
-    let last = cluster.in_sync(3, 0).await;
-    traffic.stop.store(true, Ordering::Relaxed);
-    for task in tasks {
-        task.await.expect("no panic");
-    }
-
-    let acked = std::mem::take(&mut *traffic.acked.lock());
-    let refused = std::mem::take(&mut *traffic.refused.lock());
-    let (messages, unknown) = (
-        traffic.messages.load(Ordering::Relaxed),
-        traffic.unknown.load(Ordering::Relaxed),
-    );
-    assert_eq!(
-        acked.len() as u64,
-        messages,
-        "each was acknowledged in the end"
-    );
-    cluster.acked = acked
-        .into_iter()
-        .map(|it| (it.attempt, it.receipt))
-        .collect();
-    let stores = cluster.stop_and_compare(&last).await;
-    for attempt in &refused {
-        let stored = stores[0].attempts.get(attempt);
-        assert_eq!(stored, None, "{attempt} was refused and is in the log");
-    }
+    let unknown = story.end().await;
     for (took, silence) in &took {
         println!("hand-over: first write after {took:?}, longest silence {silence:?}");
     }
-    println!(
-        "{messages} messages, {} refused attempts, {unknown} of unknown outcome",
-        refused.len()
-    );
-    assert!(!refused.is_empty(), "some write met the hand-over");
     if cfg!(not(debug_assertions)) {
         assert_eq!(
             unknown, 0,
@@ -218,4 +248,42 @@ async fn a_planned_hand_over_is_short_and_loses_no_write() {
         );
         assert!(took.iter().all(|(took, _)| *took < BAR), "{took:?}");
     }
+}
+
+/// The master is asked to hand over, and then nobody is elected: it takes writes again in its epoch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_that_comes_to_nothing_ends_where_it_began() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let story = Story::begin(dir.path()).await;
+    let (cluster, before) = (&story.cluster, &story.first);
+    let to = before.in_sync.iter().find(|id| **id != before.id);
+    let header = HandOverRequest {
+        broker_name: BROKER_NAME.to_owned(),
+        master_epoch: i32::try_from(before.epoch).expect("small"),
+        to: i64::try_from(*to.expect("three members")).expect("small"),
+    };
+    let request = RemotingCommand::request_with(request_code::HAND_OVER, &header);
+    let client = Client::new(ClientConfig::default());
+    let answer = client.request(&before.address, request, LIMIT).await;
+    let answer = answer.expect("the master answers");
+    assert_eq!(answer.code, 0, "{:?}\n{}", answer.remark, cluster.logs());
+
+    let (laid_down, end) = (Instant::now(), Instant::now() + LIMIT);
+    let goes_on = |at: &Acked| at.epoch == before.epoch && at.at > laid_down;
+    // Answers that were under way come at once; later ones need authority again.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let quiet = story.traffic.acked.lock().len();
+    while story.traffic.acked.lock().len() <= quiet + 10 {
+        assert!(Instant::now() < end, "no writes again\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let silence = story.traffic.silence(laid_down, Instant::now());
+    assert!(
+        silence > Duration::from_secs(1),
+        "it never stopped: {silence:?}"
+    );
+    assert!(story.traffic.acked.lock().iter().any(goes_on));
+    let after = cluster.in_sync(3, 0).await;
+    assert_eq!((after.id, after.epoch), (before.id, before.epoch));
+    story.end().await;
 }

@@ -50,6 +50,23 @@ fn a_master_that_died_before_it_served_is_replaced_from_the_set_before() {
 }
 
 #[test]
+fn an_epoch_is_above_every_one_that_was_promised_be_it_without_writes() {
+    for (promised, next) in [
+        (0, 2),
+        (1, 2),
+        (9, 10),
+        (-1, 2),
+        (REPORTED_EPOCH_MAX, 2 + (1 << 30) - 1),
+    ] {
+        let mut state = with_set(&[1, 2, 3]);
+        let mut reports = alive(&[2, 3]);
+        reports.get_mut(&3).unwrap().max_epoch = promised;
+        ok(&mut state, &Command::ElectMaster(elect(None, reports)));
+        assert_eq!(set(&state).1, next, "{promised}");
+    }
+}
+
+#[test]
 fn only_the_master_of_the_epoch_in_a_life_that_holds_is_confirmed() {
     let cases = [
         (2, 2, 1, true, Code::Success, true),
