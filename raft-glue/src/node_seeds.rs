@@ -112,7 +112,7 @@ impl Life {
             match self.rng.below(200) {
                 0..40 => self.append_somewhere(1),
                 40..44 => self.append_somewhere(3),
-                44..56 if is_up => self.read(any),
+                44..56 => self.read_somewhere(any),
                 56..64 if is_up => self.get(any),
                 64..67 if is_up => self.sim.crash(any),
                 67 if is_up => {
@@ -185,6 +185,21 @@ impl Life {
     fn turn(&mut self, at: u64) {
         if !self.sim.paused.contains_key(&at) {
             self.sim.turn(at);
+        }
+    }
+
+    /// Mostly on who takes itself for the leader, be it wrong: one that stood still is asked as it
+    /// wakes.
+    fn read_somewhere(&mut self, any: u64) {
+        let mut at: Vec<u64> = self.sim.running();
+        if self.rng.chance(800) {
+            at.retain(|id| self.sim.node(*id).is_ready());
+        } else {
+            at.retain(|id| *id == any);
+        }
+        if !at.is_empty() {
+            let at = at[self.rng.index(at.len())];
+            self.read(at);
         }
     }
 
@@ -363,6 +378,10 @@ impl Life {
         }
         let gone = self.any();
         let is_spared = all.iter().all(|id| {
+            // A change of members on its way could make the one that is gone count.
+            if self.sim.node(*id).has_unapplied_change() {
+                return false;
+            }
             let rest = all.iter().copied().filter(|id| *id != gone).collect();
             let prs = self.sim.node(*id).raw.raft.prs();
             prs.conf().voters().ids().iter().next().is_none() || prs.has_quorum(&rest)
@@ -488,6 +507,16 @@ fn voter(id: u64) -> MemberStep {
     MemberStep::AddVoter {
         id,
         member: member(id),
+    }
+}
+
+impl<M: StateMachine> Node<M> {
+    fn has_unapplied_change(&self) -> bool {
+        let last = self.raw.raft.raft_log.last_index();
+        (self.applied + 1..=last).any(|index| {
+            let entry = self.store.entry(index).unwrap();
+            entry.is_some_and(|entry| entry.get_entry_type() != EntryType::EntryNormal)
+        })
     }
 }
 

@@ -92,6 +92,8 @@ pub(super) struct Seat {
     pub(super) disk: Disk,
     identity: Identity,
     timeout: usize,
+    /// What its election clock shows at the next tick, unless it begins anew.
+    next_elapsed: usize,
 }
 
 struct Flight {
@@ -194,6 +196,7 @@ impl Sim {
                 first_members,
             },
             timeout: 0,
+            next_elapsed: 0,
         };
         self.seats.insert(id, seat);
         self.start(id);
@@ -252,11 +255,14 @@ impl Sim {
             }
             let seat = self.seats.get_mut(&id).unwrap();
             let node = seat.node.as_mut().unwrap();
-            // The library draws election timeouts of its own; ours make the seed tell all.
-            if node.raw.raft.randomized_election_timeout() != seat.timeout {
+            // The library draws election timeouts of its own, each time its clock begins anew; ours
+            // make the seed tell all.
+            let raft = &mut node.raw.raft;
+            if raft.election_elapsed < seat.next_elapsed || seat.timeout == 0 {
                 seat.timeout = 6 + self.rng.below(6) as usize;
-                node.raw.raft.set_randomized_election_timeout(seat.timeout);
             }
+            seat.next_elapsed = raft.election_elapsed + 1;
+            raft.set_randomized_election_timeout(seat.timeout);
             node.tick();
             self.turn(id);
         }
