@@ -14,7 +14,7 @@ pub mod sys_flag;
 mod view;
 
 pub use batch::{BatchError, BatchItem, MAX_BATCH_MESSAGES, MessageBatch};
-pub(crate) use encode::Planned;
+pub(crate) use encode::Prepared;
 pub use encode::{
     EncodeOptions, Message, Stamp, encode_into, encoded_len, message_id, write_filler,
 };

@@ -40,7 +40,7 @@ pub(crate) use reaches::is_held_past;
 /// Bytes that go between memory and processor together, on the machines this runs on.
 const CACHE_LINE: usize = 64;
 
-/// Bytes of the tail that [`Writer::fetch_ahead`] asks for at most: more would push out what is in use.
+/// Bytes that [`fetch_ahead`] asks for at most: more would push out what is in use.
 const FETCH_AHEAD: usize = 4096;
 
 /// Memory a region can stand on.
@@ -215,6 +215,16 @@ impl<B: Backing> Region<B> {
     }
 }
 
+/// Asks the processor for the first `len` of `bytes`, at most [`FETCH_AHEAD`], so that the next stores to
+/// them do not wait for memory. Changes nothing.
+#[inline]
+pub(crate) fn fetch_ahead(bytes: &[u8], len: usize) {
+    let lines = bytes.len().min(len).min(FETCH_AHEAD).div_ceil(CACHE_LINE);
+    for line in 0..lines {
+        fetch(bytes.as_ptr().wrapping_add(line * CACHE_LINE));
+    }
+}
+
 /// Any address will do.
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -335,18 +345,6 @@ impl<B: Backing> Writer<B> {
         // SAFETY: bytes past the published end are reached through this writer only, it is borrowed
         // exclusively for as long as the slice lives, and no view reaches there.
         unsafe { slice::from_raw_parts_mut(first, self.region.len() - published) }
-    }
-
-    /// Asks the processor for `len` bytes of the tail that begin `from` bytes behind its first one, at most
-    /// [`FETCH_AHEAD`], so that the next stores to them do not wait for memory. Changes nothing.
-    #[inline]
-    pub(crate) fn fetch_ahead(&self, from: usize, len: usize) {
-        let tail = self.region.backing.as_mut_ptr().cast_const();
-        let first = tail.wrapping_add(self.published() + from);
-        let lines = len.min(FETCH_AHEAD).div_ceil(CACHE_LINE);
-        for line in 0..lines {
-            fetch(first.wrapping_add(line * CACHE_LINE));
-        }
     }
 
     /// Publishes the next `len` bytes of the tail.

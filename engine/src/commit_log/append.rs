@@ -1,8 +1,9 @@
 //! Appending as master: records are encoded straight into the mapping, then published.
 //!
-//! One call is one critical section and one publication: readers see all its records or none. Nothing
-//! is allocated for a message of a queue that had one before.
+//! One call is one critical section and one publication: readers see all its records or none. Lengths and
+//! CRCs are worked out before it. Nothing is allocated for a message of a queue that had one before.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -10,13 +11,22 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::error::Error;
 use crate::position::{MAX_OFFSET, Offset};
 use crate::queue_offsets::QueueOffsets;
-use crate::record::{FILLER_MIN_LEN, Message, Planned, Stamp, encoded_len, sys_flag, write_filler};
-use crate::region::Writer;
+use crate::record::{
+    EncodeOptions, FILLER_MIN_LEN, Message, Prepared, Stamp, sys_flag, write_filler,
+};
+use crate::region::{Writer, fetch_ahead};
 use crate::segment::Segment;
 
 use super::{CommitLog, Pen, Tail};
 
 const FILLER_LEN: u64 = FILLER_MIN_LEN as u64;
+
+/// A thread keeps the memory for what it prepares of a batch, if the batch has no more messages than this.
+const KEPT_BATCH: usize = 4096;
+
+thread_local! {
+    static BATCH: Cell<Vec<Prepared>> = const { Cell::new(Vec::new()) };
+}
 
 /// Where a message was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +43,9 @@ pub struct Appended {
 
 /// Where the records of one append go, front to back.
 struct Place<'a, S> {
-    /// What is left of the bytes for them.
+    /// What is left of the segment.
     slot: &'a mut [u8],
+    options: EncodeOptions,
     queues: &'a mut QueueOffsets,
     /// Offset of the slot's first byte.
     at: Offset,
@@ -46,10 +57,11 @@ struct Place<'a, S> {
 
 impl<S: FnMut(Appended)> Place<'_, S> {
     #[inline]
-    fn put(&mut self, record: &Planned<'_>) {
-        let message = record.message();
+    fn put(&mut self, message: &Message<'_>, record: &Prepared) {
         let slot = std::mem::take(&mut self.slot);
         let (out, rest) = slot.split_at_mut(record.len());
+        // The next record is written there, by this call or another, and is likely as long.
+        fetch_ahead(rest, record.len());
         self.slot = rest;
         let mut queue_offset = 0;
         if sys_flag::takes_queue_offset(message.sys_flag) {
@@ -62,7 +74,7 @@ impl<S: FnMut(Appended)> Place<'_, S> {
             physical_offset: self.at,
             store_timestamp_ms: self.store_timestamp_ms,
         };
-        record.write(out, stamp);
+        record.write(out, message, stamp, self.options);
         self.last = self.at;
         self.at += record.len() as u64;
         (self.stored)(Appended {
@@ -83,27 +95,45 @@ impl CommitLog {
     ) -> Result<(), Error> {
         let options = self.settings.encode;
         if let [message] = messages {
-            // Everything but the copy is done before the lock.
-            let record = Planned::new(message, options).map_err(Error::Message)?;
-            return self.append_planned(record.len(), stored, |place| place.put(&record));
+            let record = Prepared::new(message, options).map_err(Error::Message)?;
+            return self.append_prepared(record.len(), stored, |place| place.put(message, &record));
         }
+        let mut records = BATCH.try_with(Cell::take).unwrap_or_default();
+        let appended = self.append_batch(messages, &mut records, stored);
+        if records.capacity() <= KEPT_BATCH {
+            // A thread that is ending keeps nothing.
+            let _ = BATCH.try_with(|batch| batch.set(records));
+        }
+        appended
+    }
+
+    fn append_batch(
+        &self,
+        messages: &[Message<'_>],
+        records: &mut Vec<Prepared>,
+        stored: impl FnMut(Appended),
+    ) -> Result<(), Error> {
+        records.clear();
+        records.reserve_exact(messages.len());
         let mut total = 0;
         for message in messages {
-            total += encoded_len(message, options).map_err(Error::Message)?;
+            let record = Prepared::new(message, self.settings.encode).map_err(Error::Message)?;
+            total += record.len();
+            records.push(record);
         }
         if total == 0 {
             return Ok(());
         }
-        self.append_planned(total, stored, |place| {
-            for message in messages {
-                place.put(&Planned::new(message, options).expect("measured above"));
+        self.append_prepared(total, stored, |place| {
+            for (message, record) in messages.iter().zip(records.iter()) {
+                place.put(message, record);
             }
         })
     }
 
     /// Appends what `write` puts, `total` bytes, together.
     #[inline]
-    fn append_planned<S: FnMut(Appended)>(
+    fn append_prepared<S: FnMut(Appended)>(
         &self,
         total: usize,
         stored: S,
@@ -121,26 +151,29 @@ impl CommitLog {
                 why: "the next queue offsets are not known",
             });
         };
-        writer.fetch_ahead(total, total);
-        let at = self.end();
+        let start = self.end();
         let mut place = Place {
-            slot: &mut writer.tail_mut()[..total],
+            slot: writer.tail_mut(),
+            options: self.settings.encode,
             queues,
-            at,
-            last: at,
+            at: start,
+            last: start,
             // Whoever was first at the clock may be last at the lock.
             store_timestamp_ms: now_ms.max(self.last_store_ms()),
             stored,
         };
         write(&mut place);
         let Place {
-            slot,
             at,
             last,
             store_timestamp_ms,
             ..
         } = place;
-        assert!(slot.is_empty(), "what is published was written");
+        assert_eq!(
+            at - start,
+            total as u64,
+            "what is published was written, and no more"
+        );
         writer.publish(total);
         tail.dirty_to = at;
         self.set_last_record(last, store_timestamp_ms);

@@ -89,10 +89,12 @@ pub struct EncodeOptions {
 }
 
 /// Where the parts of one record lie; made once per call, so that length and bytes cannot disagree.
-struct Plan<'a> {
+#[derive(Clone)]
+struct Plan {
     born_host: Host,
     store_host: Host,
-    properties: &'a [u8],
+    /// How many bytes of the message's properties are stored.
+    kept_properties: usize,
     separator: bool,
     properties_len: usize,
     v2: bool,
@@ -123,29 +125,23 @@ pub fn encode_into(
     stamp: Stamp,
     options: EncodeOptions,
 ) -> Result<(), MessageError> {
-    Planned::new(message, options)?.write(out, stamp);
+    Prepared::new(message, options)?.write(out, message, stamp, options);
     Ok(())
 }
 
-/// A message that can be a record, with all of it worked out that does not depend on its place: what
-/// may be done before the append lock.
-pub(crate) struct Planned<'m> {
-    message: &'m Message<'m>,
-    options: EncodeOptions,
-    plan: Plan<'m>,
+/// All that is worked out about a message without knowing its place: what may be done before the append
+/// lock. It belongs to that message and those options.
+#[derive(Clone)]
+pub(crate) struct Prepared {
+    plan: Plan,
     body_crc: i32,
 }
 
-impl<'m> Planned<'m> {
+impl Prepared {
     /// Measures `message` and computes the CRC of its body; fails as [`encoded_len`] does.
     #[inline(always)]
-    pub(crate) fn new(
-        message: &'m Message<'m>,
-        options: EncodeOptions,
-    ) -> Result<Self, MessageError> {
+    pub(crate) fn new(message: &Message<'_>, options: EncodeOptions) -> Result<Self, MessageError> {
         Ok(Self {
-            message,
-            options,
             plan: Plan::new(message, options)?,
             body_crc: masked_crc(message.body),
         })
@@ -156,14 +152,16 @@ impl<'m> Planned<'m> {
         self.plan.len
     }
 
-    pub(crate) fn message(&self) -> &'m Message<'m> {
-        self.message
-    }
-
     /// Writes the record into `out`, which must have exactly [`Self::len`] bytes; panics as
     /// [`encode_into`] does.
     #[inline]
-    pub(crate) fn write(&self, out: &mut [u8], stamp: Stamp) {
+    pub(crate) fn write(
+        &self,
+        out: &mut [u8],
+        message: &Message<'_>,
+        stamp: Stamp,
+        options: EncodeOptions,
+    ) {
         assert_eq!(
             out.len(),
             self.plan.len,
@@ -174,8 +172,7 @@ impl<'m> Planned<'m> {
             "no such offset: {}",
             stamp.physical_offset
         );
-        self.plan
-            .write(out, self.message, self.body_crc, stamp, self.options);
+        self.plan.write(out, message, self.body_crc, stamp, options);
     }
 }
 
@@ -209,9 +206,9 @@ pub fn message_id(store_host: SocketAddr, offset: Offset) -> String {
     id
 }
 
-impl<'a> Plan<'a> {
+impl Plan {
     #[inline(always)]
-    fn new(message: &Message<'a>, options: EncodeOptions) -> Result<Self, MessageError> {
+    fn new(message: &Message<'_>, options: EncodeOptions) -> Result<Self, MessageError> {
         let topic_len = message.topic.len();
         if topic_len == 0 || topic_len > MAX_TOPIC_LEN {
             return Err(MessageError::TopicLen { len: topic_len });
@@ -250,7 +247,7 @@ impl<'a> Plan<'a> {
             Some(len) if len <= MAX_RECORD_LEN => Ok(Self {
                 born_host,
                 store_host,
-                properties,
+                kept_properties: properties.len(),
                 separator,
                 properties_len,
                 v2,
@@ -316,7 +313,7 @@ impl<'a> Plan<'a> {
         }
         slot.put(message.topic.as_bytes());
         slot.put(&short(self.properties_len).to_be_bytes());
-        slot.put(self.properties);
+        slot.put(&message.properties[..self.kept_properties]);
         if options.append_property_crc {
             if self.separator {
                 slot.put(&[PROPERTY_SEPARATOR]);
