@@ -102,9 +102,8 @@ fn append_threads(body: &[u8], count: u64, producers: u64) -> Duration {
 fn append_batches(body: &[u8], count: u64) -> Duration {
     let scratch = ready();
     let batch = vec![message(body); usize::try_from(BATCH).unwrap_or(0)];
-    let per_piece = PIECE / BATCH;
-    let batches = count.div_ceil(BATCH).next_multiple_of(per_piece) - per_piece;
-    let elapsed = in_pieces(batches, per_piece, |_| {
+    let batches = count / BATCH;
+    let elapsed = in_pieces(batches, (PIECE / BATCH).min(batches / 2), |_| {
         scratch.store.append_batch(&batch).expect("room for it");
     });
     elapsed.mul_f64(count as f64 / (batches * BATCH) as f64)

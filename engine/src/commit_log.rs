@@ -14,7 +14,7 @@ mod ready;
 mod receive;
 mod retract;
 
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +69,8 @@ pub(crate) struct CommitLog {
     segments: RwLock<Vec<Arc<Segment>>>,
     min: AtomicU64,
     end: AtomicU64,
+    /// The address of the byte behind the last record; a hint of what to fetch, and nothing else.
+    next_store: AtomicUsize,
     /// Start of the last record; stored before the end that covers it.
     last_record: AtomicU64,
     /// Store time of the last record, in ms since 1970; never falls while records are appended.
@@ -147,6 +149,7 @@ impl CommitLog {
             segments: RwLock::new(segments),
             min: AtomicU64::new(min),
             end: AtomicU64::new(end),
+            next_store: AtomicUsize::new(0),
             last_record: AtomicU64::new(last_record),
             last_store_ms: AtomicI64::new(last_store_ms),
             layout: Mutex::new(()),

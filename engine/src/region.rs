@@ -27,6 +27,7 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
@@ -219,9 +220,16 @@ impl<B: Backing> Region<B> {
 /// them do not wait for memory. Changes nothing.
 #[inline]
 pub(crate) fn fetch_ahead(bytes: &[u8], len: usize) {
-    let lines = bytes.len().min(len).min(FETCH_AHEAD).div_ceil(CACHE_LINE);
-    for line in 0..lines {
-        fetch(bytes.as_ptr().wrapping_add(line * CACHE_LINE));
+    fetch_at(bytes.as_ptr().addr(), bytes.len().min(len));
+}
+
+/// As [`fetch_ahead`], of the `len` bytes at `address`, which may be any.
+#[inline]
+pub(crate) fn fetch_at(address: usize, len: usize) {
+    for line in 0..len.min(FETCH_AHEAD).div_ceil(CACHE_LINE) {
+        fetch(ptr::without_provenance(
+            address.wrapping_add(line * CACHE_LINE),
+        ));
     }
 }
 

@@ -6,13 +6,18 @@
 //! replay each. What is static, and lives longer than one such run, uses parking_lot and std directly.
 
 #[cfg(not(feature = "interleave"))]
+mod runs;
+
+#[cfg(not(feature = "interleave"))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+#[cfg(not(feature = "interleave"))]
+pub(crate) use runs::lock_in_runs;
 #[cfg(not(feature = "interleave"))]
 pub(crate) use std::{sync::atomic, thread};
 
 #[cfg(feature = "interleave")]
 mod interleaved;
 #[cfg(feature = "interleave")]
-pub(crate) use interleaved::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use interleaved::{Condvar, Mutex, MutexGuard, RwLock, lock_in_runs};
 #[cfg(feature = "interleave")]
 pub(crate) use shuttle::{sync::atomic, thread};

@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use crate::sync::atomic::Ordering;
+
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
@@ -14,8 +16,9 @@ use crate::queue_offsets::QueueOffsets;
 use crate::record::{
     EncodeOptions, FILLER_MIN_LEN, Message, Prepared, Stamp, sys_flag, write_filler,
 };
-use crate::region::{Writer, fetch_ahead};
+use crate::region::{Writer, fetch_ahead, fetch_at};
 use crate::segment::Segment;
+use crate::sync::lock_in_runs;
 
 use super::{CommitLog, Pen, Tail};
 
@@ -23,6 +26,9 @@ const FILLER_LEN: u64 = FILLER_MIN_LEN as u64;
 
 /// A thread keeps the memory for what it prepares of a batch, if the batch has no more messages than this.
 const KEPT_BATCH: usize = 4096;
+
+/// Bytes of a batch's place that are asked for before it is written: what a core's own cache has room for.
+const BATCH_AHEAD: usize = 512 * 1024;
 
 thread_local! {
     static BATCH: Cell<Vec<Prepared>> = const { Cell::new(Vec::new()) };
@@ -116,8 +122,13 @@ impl CommitLog {
         records.clear();
         records.reserve_exact(messages.len());
         let mut total = 0;
+        let hint = self.next_store.load(Ordering::Relaxed);
         for message in messages {
             let record = Prepared::new(message, self.settings.encode).map_err(Error::Message)?;
+            if total < BATCH_AHEAD {
+                // The memory comes while the CRCs are computed.
+                fetch_at(hint + total, record.len());
+            }
             total += record.len();
             records.push(record);
         }
@@ -140,7 +151,7 @@ impl CommitLog {
         write: impl FnOnce(&mut Place<'_, S>),
     ) -> Result<(), Error> {
         let now_ms = now_ms();
-        let mut guard = self.lock_tail();
+        let mut guard = lock_in_runs(&self.tail);
         let tail = &mut *guard;
         if let Some(why) = tail.refused {
             return Err(Error::NotWritable { why });
@@ -175,6 +186,8 @@ impl CommitLog {
             "what is published was written, and no more"
         );
         writer.publish(total);
+        self.next_store
+            .store(writer.tail().as_ptr().addr(), Ordering::Relaxed);
         tail.dirty_to = at;
         self.set_last_record(last, store_timestamp_ms);
         self.set_end(at);

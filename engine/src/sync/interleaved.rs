@@ -36,6 +36,11 @@ impl<T> Mutex<T> {
     }
 }
 
+/// Shuttle changes threads at every lock anyway.
+pub(crate) fn lock_in_runs<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock()
+}
+
 /// Holds nothing only inside a call that gives it up for a while.
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
