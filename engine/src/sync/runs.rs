@@ -6,11 +6,11 @@
 
 use super::{Mutex, MutexGuard};
 
-/// Pauses of the processor between two looks: about 10 µs, or a hundred appends of 1 KiB.
-const PAUSES: u32 = 512;
+/// Pauses of the processor between two looks: about 25 µs, or two hundred appends of 1 KiB.
+const PAUSES: u32 = 1024;
 
 /// Looks before the thread goes to sleep: whoever has the lock then may be waiting for a disk.
-const LOOKS: u32 = 12;
+const LOOKS: u32 = 8;
 
 /// Locks `mutex`, and leaves it to others for a while if it is taken.
 #[inline]
