@@ -128,13 +128,13 @@ fn appending(
     master.ask(&format!("master {EPOCH}"))?;
     master.ask(&format!("warm {} {}", side.warm_ms, plan.warm_messages))?;
     // Both ways once more at full speed: the compilers have seen each of them then.
-    for batch in [1, side.best_batch] {
+    for batch in [1, plan.batch] {
         append(&mut master, "warm-up", plan.warm_messages / 2, batch)?;
     }
     let one = append(&mut master, "append, one by one", plan.messages, 1)?;
     figures.push(one);
-    let name = "append, best batch";
-    figures.push(append(&mut master, name, plan.messages, side.best_batch)?);
+    let name = format!("append, batches of {}", plan.batch);
+    figures.push(append(&mut master, &name, plan.messages, plan.batch)?);
     let end = integer(&master.ask("status")?, "end")?;
     master.halt();
     Ok((what, Digest::of_log(dir, plan.segment_size, end)?))

@@ -35,24 +35,28 @@ impl Messages {
         self.message(n, n % QUEUES)
     }
 
-    /// As many batches of `size` messages as differ; the b-th batch of a run is the one at b modulo
-    /// their number. All of a batch is for one queue, as a Java client sends it.
+    /// Batches of `size` messages.
     ///
     /// # Errors
     /// If `size` is no power of two from 2 to 1024.
-    pub(crate) fn batches(&self, size: usize) -> Result<Vec<Vec<Message<'_>>>, String> {
+    pub(crate) fn batches(&self, size: usize) -> Result<Batches<'_>, String> {
         if !size.is_power_of_two() || !(2..=MOST_IN_A_BATCH).contains(&size) {
             return Err(format!(
                 "a batch has 2 to {MOST_IN_A_BATCH} messages, a power of two, not {size}"
             ));
         }
-        let batch = |b: usize| {
+        let differ = (BODIES / size).max(1);
+        let batch = |b: usize, queue| {
             let first = b * size;
             (first..first + size)
-                .map(|n| self.message(n, b % QUEUES))
+                .map(|n| self.message(n, queue))
                 .collect()
         };
-        Ok((0..QUEUES.max(BODIES / size)).map(batch).collect())
+        let of_queue = |queue| (0..differ).map(|b| batch(b, queue)).collect();
+        Ok(Batches {
+            size,
+            of_queues: (0..QUEUES).map(of_queue).collect(),
+        })
     }
 
     fn message(&self, n: usize, queue: usize) -> Message<'_> {
@@ -62,6 +66,21 @@ impl Messages {
             properties,
             ..Message::new("bench", body, HOST, BORN_MS)
         }
+    }
+}
+
+/// For each queue as many batches as differ.
+pub(crate) struct Batches<'a> {
+    size: usize,
+    of_queues: Vec<Vec<Vec<Message<'a>>>>,
+}
+
+impl<'a> Batches<'a> {
+    /// The b-th of a run. All of it is for one queue, as a Java client sends it; a queue gets 1024 in a
+    /// row, whatever the size of a batch.
+    pub(crate) fn nth(&self, b: usize) -> &[Message<'a>] {
+        let batches = &self.of_queues[b * self.size / MOST_IN_A_BATCH % QUEUES];
+        &batches[b % batches.len()]
     }
 }
 
@@ -89,17 +108,21 @@ mod tests {
     }
 
     #[test]
-    fn batches_in_their_order_are_the_singles_in_theirs() {
+    fn a_run_of_batches_is_the_same_messages_whatever_their_size() {
         let messages = Messages::new();
-        for size in [2, 16, 64, 256] {
+        for size in [2, 16, 64, 256, 1024] {
             let batches = messages.batches(size).unwrap();
-            let run = (0..1024 / size).flat_map(|b| &batches[b % batches.len()]);
-            for (n, message) in run.enumerate() {
-                assert_eq!(message.body, messages.single(n).body, "{size}, {n}");
-            }
-            for (b, batch) in batches.iter().enumerate() {
-                let queue = i32::try_from(b % 4).unwrap();
-                assert!(batch.iter().all(|message| message.queue_id == queue));
+            for b in 0..3 * 4096 / size {
+                let batch = batches.nth(b);
+                assert_eq!(batch.len(), size);
+                for (n, message) in (b * size..).zip(batch) {
+                    let queue = i32::try_from(n / 1024 % 4).unwrap();
+                    let expected = Message {
+                        queue_id: queue,
+                        ..messages.single(n)
+                    };
+                    assert_eq!(*message, expected, "{size}, {n}");
+                }
             }
         }
         for wrong in [0, 1, 3, 2048] {

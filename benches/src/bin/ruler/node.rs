@@ -162,7 +162,7 @@ impl Node {
         Ok(self.status())
     }
 
-    /// The time from the first byte that comes until all of the log up to an offset is here.
+    /// The time from the last look before the first byte until all of the log up to an offset is here.
     fn catch_up(&self, words: &[&str]) -> Answer {
         let addr: SocketAddr = word(words, 3)?;
         let to: u64 = word(words, 4)?;
@@ -170,15 +170,15 @@ impl Node {
         let start = self.store.end_offset();
         self.service
             .become_slave(word(words, 1)?, word(words, 2)?, addr)?;
+        let mut began = Instant::now();
         while self.store.end_offset() <= start {
+            began = Instant::now();
             pause(deadline, || "nothing came from the master".to_owned())?;
         }
-        let began = Instant::now();
-        let first = self.store.end_offset();
         while self.store.end_offset() < to {
             pause(deadline, || self.late(to))?;
         }
-        Ok(self.timed(began, first))
+        Ok(self.timed(began, start))
     }
 
     fn late(&self, to: u64) -> String {

@@ -12,6 +12,8 @@ pub(crate) const IN_FLIGHT: usize = 1000;
 pub(crate) struct Plan {
     /// Messages of each figure of appending and replicating; a multiple of 1024.
     pub(crate) messages: usize,
+    /// Messages of a batch.
+    pub(crate) batch: usize,
     /// Messages of each warm-up.
     pub(crate) warm_messages: usize,
     /// Acknowledged writes one by one.
@@ -41,8 +43,6 @@ pub(crate) struct Side {
     pub(crate) env: Vec<(&'static str, String)>,
     /// Time over which a warm-up is spread, in ms.
     pub(crate) warm_ms: u64,
-    /// The batch it appends fastest with, in messages.
-    pub(crate) best_batch: usize,
     /// The frames it replicates fastest with, in bytes.
     pub(crate) best_frames: u32,
 }

@@ -51,12 +51,10 @@ pub(crate) struct RunArgs {
     /// Time of each warm-up of ours, in ms
     #[arg(long, default_value_t = 2_000)]
     our_warm_ms: u64,
-    /// Messages in RocketMQ's best batch, a power of two
+    /// Messages in a batch, a power of two; the same for both, as a batch rolls to the next segment as a
+    /// whole
     #[arg(long, default_value_t = 64)]
-    java_batch: usize,
-    /// Messages in our best batch, a power of two
-    #[arg(long, default_value_t = 64)]
-    our_batch: usize,
+    batch: usize,
     /// RocketMQ's best haTransferBatchSize, in bytes
     #[arg(long, default_value_t = 1 << 20)]
     java_frames: u32,
@@ -88,6 +86,7 @@ impl RunArgs {
         let messages = if self.short { 32 << 10 } else { self.messages };
         Ok(Plan {
             messages,
+            batch: self.batch,
             warm_messages: messages / 2,
             puts_one: messages / 100,
             puts_many: messages / 10,
@@ -107,7 +106,6 @@ impl RunArgs {
                 ("PEER_JAVA_OPTIONS", self.java_options.clone()),
             ],
             warm_ms: warm(self.java_warm_ms),
-            best_batch: self.java_batch,
             best_frames: self.java_frames,
         };
         let ours = Side {
@@ -116,7 +114,6 @@ impl RunArgs {
             more_args: Vec::new(),
             env: Vec::new(),
             warm_ms: warm(self.our_warm_ms),
-            best_batch: self.our_batch,
             best_frames: self.our_frames,
         };
         Ok([java, ours])

@@ -91,9 +91,8 @@ impl Node {
         let began = Instant::now();
         for b in 0..count / batch {
             let told = Arc::clone(&told);
-            let messages = &batches[b % batches.len()];
             self.service
-                .append_batch(messages, self.ack(), move |outcome| {
+                .append_batch(batches.nth(b), self.ack(), move |outcome| {
                     told.tell(&outcome);
                 });
         }
