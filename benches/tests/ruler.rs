@@ -15,15 +15,7 @@ fn run(peer: &Path, dir: &Path) -> Output {
     let sizes = ["--messages", "2048", "--segment-size", "1048576"];
     let warm = ["--java-warm-ms", "50", "--our-warm-ms", "50"];
     Command::new(RULER)
-        .args([
-            "run",
-            "--runs",
-            "2",
-            "--java-batch",
-            "8",
-            "--our-batch",
-            "256",
-        ])
+        .args(["run", "--runs", "2", "--batch", "32"])
         .args(sizes)
         .args(warm)
         .arg("--peer")

@@ -43,7 +43,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     transient_pool: bool,
     /// Messages of each figure, a multiple of 1024
-    #[arg(long, default_value_t = 1 << 20)]
+    #[arg(long, default_value_t = 512 << 10)]
     messages: usize,
     /// Time of each warm-up of RocketMQ, in ms
     #[arg(long, default_value_t = 10_000)]
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Box<dyn Error>> {
     }
     loads.push(load());
     let text = format!(
-        "{} beside {}, {runs} runs in turn, {} messages a figure, {}, {} cores, {:.0} s in all; load \
+        "{} beside {}, {runs} run(s) of each in turn, {} messages a figure, {}, {} cores, {:.0} s in all; load \
          averages before each run and after the last: {}.\n\n{}",
         what[0],
         what[1],
