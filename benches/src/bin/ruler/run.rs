@@ -153,8 +153,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Box<dyn Error>> {
         table.push([java.figures, ours.figures]);
     }
     loads.push(load());
+    let trial = if args.short {
+        "A short run: the figures mean nothing. "
+    } else {
+        ""
+    };
     let text = format!(
-        "{} beside {}, {runs} run(s) of each in turn, {} messages a figure, {}, {} cores, {:.0} s in all; load \
+        "{trial}{} beside {}, {runs} run(s) of each in turn, {} messages a figure, {}, {} cores, {:.0} s in all; load \
          averages before each run and after the last: {}.\n\n{}",
         what[0],
         what[1],
