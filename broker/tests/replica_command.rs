@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use epochlog_engine::{Message, Store, StoreConfig};
-use epochlog_ha::{AckPolicy, AckRequest, HaConfig, HaService, Outcome, SyncStateSet};
+use epochlog_ha::{
+    AckPolicy, AckRequest, HaConfig, HaService, HandshakeAnswerForm, Outcome, SyncStateSet,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -176,14 +178,14 @@ fn a_running_copy_follows_survives_a_kill_and_stops_clean() {
     let master = Master::start(&dir.path().join("master"));
     master.lead(1);
     master.put(30);
-    let mut running = Running::start(&master.addr(), &copied);
+    let mut running = Running::start(&master.addr(), &copied, &SIZE);
     running.wait_for(master.store.end_offset());
     master.put(60);
     running.wait_for(master.store.end_offset());
     running.child.kill().expect("it is ours");
     running.child.wait().expect("it ends");
     master.put(60);
-    let mut running = Running::start(&master.addr(), &copied);
+    let mut running = Running::start(&master.addr(), &copied, &SIZE);
     running.wait_for(master.store.end_offset());
     let set = master.ha.runtime_info().sync_state_set.expect("a set");
     assert_eq!(set.members.len(), 1, "a learner is proposed for nothing");
@@ -196,6 +198,68 @@ fn a_running_copy_follows_survives_a_kill_and_stops_clean() {
     assert!(held(&store) == held(&master.store));
 }
 
+/// As masters of 5.1.0 and 5.0.0 are.
+#[test]
+fn a_copy_is_made_of_a_master_that_knows_addresses() {
+    for (word, form) in [
+        ("address", HandshakeAnswerForm::Short),
+        ("address-5.0.0", HandshakeAnswerForm::Long),
+    ] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (first, copied) = (dir.path().join("first"), dir.path().join("copy"));
+        let mut config = HaConfig::on_loopback(1);
+        config.accept_address_handshake = true;
+        config.answer_form = form;
+        config.address_ids.insert("10.0.0.7:10911".to_owned(), 7);
+        let store = Arc::new(open(&first));
+        let ha = HaService::start(Arc::clone(&store), config).expect("starts");
+        let master = Master { store, ha };
+        master.lead(1);
+        master.put(50);
+        let mut options = vec!["--handshake", word];
+        options.extend(SIZE);
+        copy(&master.addr(), &copied, &options);
+        assert!(content(&copied) == held(&master.store));
+        // A learner until it says whose place it takes.
+        assert!(master.ha.next_proposal().is_none());
+        // A replica that comes under a name with bytes of this epoch that were never sent to that name does not
+        // count; in the next epoch it does.
+        master.lead(2);
+        options.extend(["--address", "10.0.0.7:10911"]);
+        let mut member = Running::start(&master.addr(), &copied, &options);
+        member.wait_for(master.store.end_offset());
+        let give_up = Instant::now() + PATIENCE;
+        while master
+            .ha
+            .next_proposal()
+            .is_none_or(|set| !set.members.contains(&7))
+        {
+            assert!(Instant::now() < give_up, "{:#?}", master.ha.runtime_info());
+        }
+    }
+}
+
+#[test]
+fn options_that_name_the_copy_in_the_other_way_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (options, word) in [
+        (&["--handshake", "address", "--id", "3"][..], "--address"),
+        (&["--address", "10.0.0.7:10911"][..], "--handshake address"),
+        (&["--handshake", "name"][..], "address-5.0.0"),
+    ] {
+        let output = command("127.0.0.1:1", dir.path(), options).output();
+        let output = output.expect("starts");
+        assert!(!output.status.success());
+        assert!(text(&output).contains(word), "{}", text(&output));
+    }
+    assert!(
+        std::fs::read_dir(dir.path())
+            .expect("a folder")
+            .next()
+            .is_none()
+    );
+}
+
 struct Running {
     child: Child,
     /// Waiting for a child closes its input; this one ends with it, so it is kept open here.
@@ -204,9 +268,9 @@ struct Running {
 }
 
 impl Running {
-    fn start(master: &str, dir: &Path) -> Self {
+    fn start(master: &str, dir: &Path, more: &[&str]) -> Self {
         let mut child = command(master, dir, &["--json", "--stop-with-stdin"])
-            .args(SIZE)
+            .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

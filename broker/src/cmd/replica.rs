@@ -7,14 +7,14 @@
 mod master;
 mod progress;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use epochlog_engine::{Store, StoreConfig};
-use epochlog_ha::{HaConfig, HaService};
+use epochlog_ha::{HaConfig, HaService, HandshakeAnswerForm, SlaveHandshake, SlaveIdentity};
 
 use self::master::{Probed, probe};
 use self::progress::{Progress, Shown};
@@ -36,6 +36,14 @@ pub struct Args {
     /// Be the replica that the master's controllers know by this id, and count as it
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     id: Option<u64>,
+    /// How the master knows its slaves: by their id (5.1.1 and later), by address (5.1.0), or by
+    /// address with the longer answer of 5.0.0; nothing on the wire tells which
+    #[arg(long, value_enum, default_value_t = Handshake::Id)]
+    handshake: Handshake,
+    /// With a handshake by address: be the replica that the master's controllers know by this one
+    /// (RocketMQ: brokerIP1:listenPort), and count as it
+    #[arg(long, value_name = "IP:PORT", conflicts_with_all = ["learner", "id"])]
+    address: Option<SocketAddr>,
     /// Bytes of each segment of the master (RocketMQ: mappedFileSizeCommitLog); an existing copy
     /// knows it
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30,
@@ -58,6 +66,24 @@ pub struct Args {
     stop_with_stdin: bool,
 }
 
+/// How a slave says who it is, and the form of the master's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Handshake {
+    Id,
+    Address,
+    #[value(name = "address-5.0.0")]
+    AddressLong,
+}
+
+impl Handshake {
+    fn answer_form(self) -> HandshakeAnswerForm {
+        match self {
+            Self::Id | Self::Address => HandshakeAnswerForm::Short,
+            Self::AddressLong => HandshakeAnswerForm::Long,
+        }
+    }
+}
+
 /// Why the copy cannot be kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -70,6 +96,9 @@ pub enum ReplicaError {
         /// What is wrong with it.
         why: String,
     },
+    /// Options that do not fit together.
+    #[error("{0}")]
+    Options(&'static str),
     /// A copy may only lose its newest epochs if the operator says so.
     #[error(
         "the log of {master} ends in epoch {theirs}, this copy in epoch {own}: an old master, or \
@@ -102,6 +131,46 @@ pub enum ReplicaError {
     },
 }
 
+impl Args {
+    fn check(&self) -> Result<(), ReplicaError> {
+        let by_address = self.handshake != Handshake::Id;
+        if by_address && self.id.is_some() {
+            let why = "--id: a master of 5.1.0 or 5.0.0 knows no ids; give --address instead";
+            return Err(ReplicaError::Options(why));
+        }
+        if !by_address && self.address.is_some() {
+            let why = "--address needs --handshake address or address-5.0.0";
+            return Err(ReplicaError::Options(why));
+        }
+        Ok(())
+    }
+
+    fn is_learner(&self) -> bool {
+        self.id.is_none() && self.address.is_none()
+    }
+
+    /// What a master that knows addresses is told; it looks it up in its SyncStateSet and does not
+    /// connect there.
+    fn own_address(&self) -> SocketAddr {
+        self.address.unwrap_or_else(nobodys_address)
+    }
+
+    /// What the probe says: a learner that leaves again.
+    fn hello(&self) -> SlaveHandshake {
+        SlaveHandshake {
+            sync_from_last_file: false,
+            async_learner: true,
+            identity: match self.handshake {
+                Handshake::Id => SlaveIdentity::BrokerId(u64::from(u32::MAX) - 1),
+                Handshake::Address | Handshake::AddressLong => {
+                    SlaveIdentity::Address(nobodys_address().to_string())
+                }
+            },
+            asks: None,
+        }
+    }
+}
+
 /// How often progress is shown, and the end looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const SHOW_EVERY: Duration = Duration::from_secs(1);
@@ -119,6 +188,7 @@ pub fn run(args: &Args) -> Result<ExitCode, ReplicaError> {
         let what = what.to_owned();
         move |source| ReplicaError::Io { what, source }
     };
+    args.check()?;
     let master = resolve(&args.master)?;
     let mut config = StoreConfig::new(&args.dir);
     config.segment_size = args.segment_size;
@@ -169,7 +239,9 @@ async fn wait_for_master(
     store: &Arc<Store>,
 ) -> Result<Probed, ReplicaError> {
     loop {
-        match blocking(move || probe(master)).await? {
+        let hello = args.hello();
+        let form = args.handshake.answer_form();
+        match blocking(move || probe(master, &hello, form)).await? {
             Ok(probed) => {
                 let own = store.epochs().last().map_or(0, |entry| entry.epoch);
                 let theirs = probed.last_epoch.unwrap_or(0);
@@ -191,7 +263,11 @@ async fn wait_for_master(
 
 fn start(args: &Args, store: &Arc<Store>) -> Result<HaService, ReplicaError> {
     let mut config = HaConfig::on_loopback(args.id.unwrap_or_else(learner_id));
-    config.async_learner = args.id.is_none();
+    config.async_learner = args.is_learner();
+    config.answer_form = args.handshake.answer_form();
+    if args.handshake != Handshake::Id {
+        config.slave_address = Some(args.own_address());
+    }
     config.sync_from_last_file = args.sync_from_last_file;
     Ok(HaService::start(Arc::clone(store), config)?)
 }
@@ -241,6 +317,12 @@ async fn blocking<T: Send + 'static>(
 /// An id no controller gives out: a master that counted it as a member's would count its acks.
 fn learner_id() -> u64 {
     (1 << 31) + u64::from(std::process::id())
+}
+
+/// An address no broker listens on, of this process.
+fn nobodys_address() -> SocketAddr {
+    let port = u16::try_from(std::process::id() % 65_535).unwrap_or(0) + 1;
+    SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)
 }
 
 fn resolve(text: &str) -> Result<SocketAddr, ReplicaError> {

@@ -3,6 +3,7 @@
 //! (`fixtures/rocketmq-peer`) and runs them.
 
 mod captures;
+mod generation;
 mod java;
 mod nameserver;
 mod processes;

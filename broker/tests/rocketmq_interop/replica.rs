@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::generation;
 use crate::java::Replica;
 use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE};
 
@@ -15,6 +16,7 @@ fn copy(master: &Replica, dir: &Path) -> Value {
         .arg(master.ha_addr.to_string())
         .args(["--segment-size", &SEGMENT_SIZE.to_string(), "--dir"])
         .arg(dir)
+        .args(generation::replica_options())
         .output()
         .expect("starts");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -12,7 +12,7 @@ use epochlog_engine::{EpochEntry, Message, PropertiesBuilder, Record, Store, Sto
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE, java};
+use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE, generation, java};
 
 /// First line of what Java read.
 #[derive(Debug, Deserialize, PartialEq)]
@@ -123,7 +123,11 @@ pub(crate) fn open(dir: &Path) -> Store {
 
 /// Appends `count` times, in all the shapes the format has; `seed` makes the messages differ.
 fn append(store: &Store, count: usize, seed: u32) {
-    let long_topic = "t".repeat(200);
+    let long_topic = "t".repeat(if generation::has_second_layout() {
+        200
+    } else {
+        127
+    });
     let address = |text: &str| -> SocketAddr { text.parse().expect("an address") };
     for n in 0..count {
         let body = vec![b"epochlog"[(n + seed as usize) % 8]; 10 + n * 37 % 3000];

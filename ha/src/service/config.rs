@@ -1,5 +1,6 @@
 //! Settings of the service, with RocketMQ's defaults.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::Error;
@@ -72,6 +73,9 @@ pub struct HaConfig {
     /// As slave of a master of 5.0.0 or 5.1.0: say this address, its own HA address, in place of the broker
     /// id that 5.1.1 and later ask for. Default none.
     pub slave_address: Option<SocketAddr>,
+    /// As master, the ids of slaves that say their address. One that is not named here is served and
+    /// counts for nothing.
+    pub address_ids: BTreeMap<String, u64>,
     /// The form of the handshake's answer; [`HandshakeAnswerForm::Long`] for 5.0.0 peers, as master
     /// and as slave.
     pub answer_form: HandshakeAnswerForm,
@@ -113,6 +117,7 @@ impl HaConfig {
             report_flushed: false,
             accept_address_handshake: false,
             slave_address: None,
+            address_ids: BTreeMap::new(),
             answer_form: HandshakeAnswerForm::Short,
             reconnect_min_ms: 50,
             reconnect_max_ms: 5000,
@@ -168,6 +173,15 @@ impl HaConfig {
 
     pub(super) fn allows_addr(&self, addr: IpAddr) -> bool {
         self.allowed_peers.is_empty() || self.allowed_peers.contains(&addr.to_canonical())
+    }
+
+    /// Puts the id in the place of an address it is known for.
+    pub(super) fn name(&self, hello: &mut SlaveHandshake) {
+        if let SlaveIdentity::Address(address) = &hello.identity
+            && let Some(id) = self.address_ids.get(address)
+        {
+            hello.identity = SlaveIdentity::BrokerId(*id);
+        }
     }
 
     pub(super) fn check_broker(&self, hello: &SlaveHandshake) -> Result<(), MasterClose> {

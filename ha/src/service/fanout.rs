@@ -279,8 +279,11 @@ impl Fanout {
             peer.machine.heard(now);
             let decoded = peer.decoder.push(bytes)?;
             bytes = &bytes[decoded.consumed..];
-            let Some(frame) = decoded.frame else { continue };
-            if let FrameFromSlave::Handshake(hello) = &frame {
+            let Some(mut frame) = decoded.frame else {
+                continue;
+            };
+            if let FrameFromSlave::Handshake(hello) = &mut frame {
+                self.core.config.name(hello);
                 self.core.config.check_broker(hello)?;
             }
             let store = &self.core.store;

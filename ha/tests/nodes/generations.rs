@@ -68,6 +68,34 @@ fn a_master_tells_slaves_of_two_generations_apart_and_serves_both() {
 }
 
 #[test]
+fn a_slave_that_tells_its_address_counts_as_the_id_it_is_known_by() {
+    type Tune = fn(&mut HaConfig);
+    fn known(config: &mut HaConfig) {
+        by_address(config);
+        config.address_ids.insert("127.0.0.1:10912".to_owned(), 2);
+    }
+    let forms: [(Tune, Tune); 2] = [
+        (known, by_address),
+        (
+            |config| {
+                known(config);
+                config.answer_form = HandshakeAnswerForm::Long;
+            },
+            as_5_0_0,
+        ),
+    ];
+    for (master, slave) in forms {
+        let (a, b) = (Node::tuned(1, KIND, master), Node::tuned(2, KIND, slave));
+        a.lead(1, &[1, 2]);
+        let mut written = a.write_all(20, AckPolicy::Local);
+        b.follow(1, &a);
+        written.extend(a.write_all(20, AckPolicy::AllInSync));
+        assert_equal(&[&a, &b]);
+        assert_holds(&b, &written);
+    }
+}
+
+#[test]
 fn a_master_that_takes_ids_only_leaves_a_slave_that_tells_its_address() {
     let (a, old) = (Node::new(1, KIND), Node::tuned(2, KIND, by_address));
     a.lead(1, &[1]);

@@ -5,9 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use epochlog_engine::{Epoch, Offset};
-use epochlog_ha::{
-    FrameFromMaster, HandshakeAnswerForm, MasterFrameDecoder, SlaveHandshake, SlaveIdentity,
-};
+use epochlog_ha::{FrameFromMaster, HandshakeAnswerForm, MasterFrameDecoder, SlaveHandshake};
 
 /// Longer than a master takes that has just been elected.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,22 +19,20 @@ pub(super) struct Probed {
     pub(super) last_epoch: Option<Epoch>,
 }
 
-/// Asks the master at `addr`; it hears of a learner that leaves again.
+/// Asks the master at `addr`, which answers `hello` in this form.
 ///
 /// # Errors
 /// It cannot be reached, or what comes back is no answer.
-pub(super) fn probe(addr: SocketAddr) -> io::Result<Probed> {
+pub(super) fn probe(
+    addr: SocketAddr,
+    hello: &SlaveHandshake,
+    form: HandshakeAnswerForm,
+) -> io::Result<Probed> {
     let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let handshake = SlaveHandshake {
-        sync_from_last_file: false,
-        async_learner: true,
-        identity: SlaveIdentity::BrokerId(u64::from(u32::MAX) - 1),
-        asks: None,
-    };
-    stream.write_all(&handshake.encode())?;
+    stream.write_all(&hello.encode())?;
     let give_up = Instant::now() + PATIENCE;
-    let mut decoder = MasterFrameDecoder::new(HandshakeAnswerForm::Short);
+    let mut decoder = MasterFrameDecoder::new(form);
     let mut bytes = vec![0; 64 << 10];
     loop {
         let left = give_up.saturating_duration_since(Instant::now());
