@@ -244,7 +244,12 @@ impl ControllerState {
         if let Some(id) = c.broker_id
             && !group.replicas.contains_key(&id)
         {
-            return need_registration(&c.broker, Some(id));
+            // RocketMQ knows no id that may not stand for election, so an operator hears that the
+            // election failed. A broker of ours registers when it hears that it must.
+            return match c.designate {
+                true => Answer::refused(Code::ElectMasterFailed, not_registered(&c.broker, id)),
+                false => need_registration(&c.broker, Some(id)),
+            };
         }
         if c.expected_master_epoch
             .is_some_and(|epoch| epoch != group.master_epoch)
@@ -545,10 +550,14 @@ fn next_epoch(current: u32, alive: &Reports) -> Option<u32> {
 
 fn need_registration(broker: &str, id: Option<u64>) -> Answer {
     let why = match id {
-        Some(id) => format!("broker {id} of set {broker} is not registered"),
+        Some(id) => not_registered(broker, id),
         None => format!("broker set {broker} is not registered"),
     };
     Answer::refused(Code::BrokerNeedToBeRegistered, why)
+}
+
+fn not_registered(broker: &str, id: u64) -> String {
+    format!("broker {id} of set {broker} is not registered")
 }
 
 fn other_cluster(broker: &str, known: &str, asked: &str) -> String {

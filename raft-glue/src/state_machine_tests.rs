@@ -291,6 +291,12 @@ fn elect_answers_with_the_codes_of_the_protocol() {
         code(&mut state, &unregistered),
         Code::BrokerNeedToBeRegistered
     );
+    // An operator who names nobody is told what RocketMQ tells.
+    let designated = Command::ElectMaster(ElectMaster {
+        designate: true,
+        ..elect(Some(9), alive(&[1, 9]))
+    });
+    assert_eq!(code(&mut state, &designated), Code::ElectMasterFailed);
 
     let answer = state.apply(&Command::ElectMaster(elect(Some(2), alive(&[1, 2]))));
     assert_eq!(
