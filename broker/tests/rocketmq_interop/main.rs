@@ -2,6 +2,7 @@
 //! Maven, so every test here is ignored unless asked for: `.ci/interop` builds the Java side
 //! (`fixtures/rocketmq-peer`) and runs them.
 
+mod admin;
 mod captures;
 mod generation;
 mod java;

@@ -38,9 +38,9 @@ struct Member {
 
 /// One controller and its brokers; a name server, from which Java slaves learn where their master ships.
 pub(crate) struct Group {
-    dir: TempDir,
+    pub(crate) dir: TempDir,
     controller: Process,
-    controller_addr: String,
+    pub(crate) controller_addr: String,
     client: ControllerClient,
     namesrv: Process,
     pub(crate) namesrv_addr: String,
@@ -133,6 +133,11 @@ impl Group {
 
     pub(crate) fn address(&self, at: usize) -> String {
         format!("127.0.0.1:{}", self.members[at].port)
+    }
+
+    /// Where it ships its log.
+    pub(crate) fn ha_address(&self, at: usize) -> String {
+        format!("127.0.0.1:{}", self.members[at].port + 1)
     }
 
     async fn view(&self) -> Option<View> {
