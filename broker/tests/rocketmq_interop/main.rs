@@ -12,6 +12,7 @@ mod queues;
 mod replica;
 mod replication;
 mod stores;
+mod twins;
 mod whole;
 
 /// `short`, or `long` if the long form of the matrix is asked for (EPOCHLOG_INTEROP_LONG=1).

@@ -15,18 +15,18 @@ use crate::java::Replica;
 use crate::{QUEUE_FILE_SIZE, SEGMENT_SIZE, scaled};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const JAVA: u64 = 1;
-const OURS: u64 = 2;
+pub(crate) const JAVA: u64 = 1;
+pub(crate) const OURS: u64 = 2;
 
 /// Our replica: a store and its replication, without broker or controller.
-struct Ours {
+pub(crate) struct Ours {
     id: u64,
-    store: Arc<Store>,
-    ha: HaService,
+    pub(crate) store: Arc<Store>,
+    pub(crate) ha: HaService,
 }
 
 impl Ours {
-    fn start(dir: &Path, id: u64) -> Self {
+    pub(crate) fn start(dir: &Path, id: u64) -> Self {
         let mut config = StoreConfig::new(dir);
         config.segment_size = SEGMENT_SIZE;
         config.queue_file_size = QUEUE_FILE_SIZE;
@@ -37,27 +37,27 @@ impl Ours {
         Self { id, store, ha }
     }
 
-    fn lead(&self, epoch: u32) {
+    pub(crate) fn lead(&self, epoch: u32) {
         let set = SyncStateSet::new([self.id], epoch);
         self.ha.become_master(epoch, set).expect("a newer epoch");
     }
 
     /// Is told of a master that nobody can reach.
-    fn cut_off(&self, epoch: u32) {
+    pub(crate) fn cut_off(&self, epoch: u32) {
         let nobody = "127.0.0.1:1".parse().expect("an address");
         self.ha
             .become_slave(epoch, 99, nobody)
             .expect("a newer epoch");
     }
 
-    fn follow(&self, epoch: u32, master: &Replica) {
+    pub(crate) fn follow(&self, epoch: u32, master: &Replica) {
         self.ha
             .become_slave(epoch, master.id, master.ha_addr)
             .expect("a newer epoch");
     }
 
     /// Writes `count` messages of uneven length, each acknowledged under `policy`.
-    fn put(&self, count: usize, policy: AckPolicy) {
+    pub(crate) fn put(&self, count: usize, policy: AckPolicy) {
         let host: SocketAddr = "10.0.0.9:10911".parse().expect("an address");
         for n in 0..count {
             let body = vec![b"epochlog"[n % 8]; 10 + n * 389 % 3000];
@@ -99,11 +99,11 @@ impl Ours {
         });
     }
 
-    fn wait_for(&self, end: u64) {
+    pub(crate) fn wait_for(&self, end: u64) {
         self.wait_until("the end of the log", || self.store.end_offset() == end);
     }
 
-    fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+    pub(crate) fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
             assert!(
@@ -115,7 +115,7 @@ impl Ours {
         }
     }
 
-    fn stop(self) -> u64 {
+    pub(crate) fn stop(self) -> u64 {
         self.ha.shutdown();
         let end = self.store.end_offset();
         self.store.close().expect("a clean close");
@@ -134,7 +134,7 @@ fn log_bytes(dir: &Path, end: u64) -> Vec<u8> {
     bytes
 }
 
-fn assert_equal_logs(left: &Path, right: &Path, end: u64) {
+pub(crate) fn assert_equal_logs(left: &Path, right: &Path, end: u64) {
     let (left, right) = (log_bytes(left, end), log_bytes(right, end));
     let first = left
         .iter()
@@ -148,7 +148,7 @@ fn epoch_file(dir: &Path) -> String {
 }
 
 /// Folders of the two replicas.
-fn folders() -> (TempDir, TempDir) {
+pub(crate) fn folders() -> (TempDir, TempDir) {
     let folder = || tempfile::tempdir().expect("a temporary folder");
     (folder(), folder())
 }
