@@ -236,7 +236,7 @@ fn each_epoch_file_is_read_or_refused_by_both_commands() {
         assert_eq!(damaged, reason == Some("epoch-file-damaged"), "{name}");
         // As a slave of a master that holds the same, or a good list.
         let own = expect.get("epochs").map(|it| it.as_array().unwrap());
-        let last = own.and_then(|list| Some(list.last()?.as_array()?[1].as_integer()?));
+        let last = own.and_then(|list| list.last()?.as_array()?[1].as_integer());
         let good = root().join("epoch-files/good");
         let master = if reason.is_some() { &good } else { &folder };
         let case = case(master, &folder);
