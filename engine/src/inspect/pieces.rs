@@ -97,7 +97,7 @@ mod tests {
     fn file(len: usize) -> (tempfile::TempDir, SegmentFile, Vec<u8>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
-        let bytes: Vec<u8> = (0..len).map(|at| (at / 7 % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..=250).flat_map(|at| [at; 7]).cycle().take(len).collect();
         fs::write(&path, &bytes).unwrap();
         let len = len as u64;
         (dir, SegmentFile { base: 0, len, path }, bytes)
