@@ -384,7 +384,7 @@ async fn members_come_and_go_and_the_leadership_moves_by_command() {
     assert!(printed.contains(&wanted), "{printed}");
     let complaint = refused(&["status", "--addr", "nonsense"]);
     assert!(
-        complaint.contains("--addr: controller address"),
+        complaint.contains("--addr: address \"nonsense\" is not host:port"),
         "{complaint}"
     );
 }

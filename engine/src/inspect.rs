@@ -5,6 +5,7 @@
 //! process writes to, records are shown as copies.
 
 mod pieces;
+mod segments;
 
 use std::path::{Path, PathBuf};
 
@@ -16,12 +17,12 @@ use crate::folder::{Folder, Listing, SegmentFile};
 use crate::position::Offset;
 use crate::record::{CheckOptions, Parsed, parse};
 use crate::recovery::{Layout, look_at, vouched_for};
-use crate::segment::to_len;
 use crate::state_file::{State, StateFile, StateFileError};
 use crate::store::{RecordView, SegmentInfo, StoreLock};
-use crate::walk::{Item, Stop, walk};
+use crate::walk::Stop;
 
 use pieces::Pieces;
+use segments::{Walked, walk_all};
 
 /// What is in a store folder.
 #[derive(Clone, Debug)]
@@ -214,59 +215,42 @@ impl Inspection {
     fn walk(&mut self, layout: &Layout, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
         self.min_offset = layout.min();
         self.end_offset = self.min_offset;
-        let mut ended = false;
-        let mut buffer = Vec::new();
-        for file in &layout.segments {
-            let mut bytes = Pieces::open(file, &mut buffer)?;
-            if ended {
-                bytes.read_more()?;
-                if bytes.rest().iter().take(8).any(|byte| *byte != 0) {
-                    let what = "records may lie here, behind the end of the log";
-                    self.problem(ProblemKind::BehindTheEnd, &file.path, Some(file.base), what);
-                } else {
-                    self.prepared.push(file.path.clone());
-                }
-                continue;
-            }
-            let (min, all) = (layout.min(), layout.limit() - layout.min());
-            let mut told = |at: Offset| progress(at - min, all);
-            ended = self.walk_segment(file, bytes, &mut told)?;
+        let all = layout.limit() - layout.min();
+        let files = &layout.segments;
+        let found = walk_all(files, &mut |done| progress(done, all));
+        let walked = found.len();
+        for (file, found) in files.iter().zip(found) {
+            self.segment(file, &found?);
+        }
+        for file in &files[walked..] {
+            self.behind_the_end(file)?;
         }
         Ok(())
     }
 
-    /// Whether the log ends in this segment.
-    fn walk_segment(
-        &mut self,
-        file: &SegmentFile,
-        mut bytes: Pieces<'_>,
-        progress: &mut dyn FnMut(Offset),
-    ) -> Result<bool, Error> {
-        let limit = file.base + file.len;
-        let check = |_| CheckOptions::VERIFY;
-        let mut end = file.base;
-        let mut more = bytes.read_more()?;
-        let stop = loop {
-            let (to, stop) = walk(bytes.rest(), end, limit, check, |item| {
-                if let Item::Record(record) = item {
-                    self.messages += 1;
-                    let store_ms = record.store_timestamp_ms();
-                    self.first_store_timestamp_ms.get_or_insert(store_ms);
-                    self.last_store_timestamp_ms = Some(store_ms);
-                }
-                true
-            });
-            // Less than the buffer holds.
-            bytes.take(to_len(to - end));
-            end = to;
-            // What was read may end in the middle of a record.
-            if !more || !matches!(stop, Stop::Done | Stop::Short) {
-                break stop;
-            }
-            progress(end);
-            more = bytes.read_more()?;
-        };
-        let empty = end == file.base && stop == Stop::Empty;
+    /// Looks at the first bytes of a segment behind the one in which the log ends.
+    fn behind_the_end(&mut self, file: &SegmentFile) -> Result<(), Error> {
+        let mut buffer = Vec::new();
+        let mut bytes = Pieces::open(file, &mut buffer)?;
+        bytes.read_more()?;
+        if bytes.rest().iter().take(8).any(|byte| *byte != 0) {
+            let what = "records may lie here, behind the end of the log";
+            self.problem(ProblemKind::BehindTheEnd, &file.path, Some(file.base), what);
+        } else {
+            self.prepared.push(file.path.clone());
+        }
+        Ok(())
+    }
+
+    /// Takes over what was found in the next segment.
+    fn segment(&mut self, file: &SegmentFile, found: &Walked) {
+        let (end, stop) = (found.end, &found.stop);
+        self.messages += found.messages;
+        if let Some((first, last)) = found.store_ms {
+            self.first_store_timestamp_ms.get_or_insert(first);
+            self.last_store_timestamp_ms = Some(last);
+        }
+        let empty = end == file.base && *stop == Stop::Empty;
         if empty && !self.segments.is_empty() {
             self.prepared.push(file.path.clone());
         } else {
@@ -278,8 +262,8 @@ impl Inspection {
             });
         }
         self.end_offset = end;
-        let what = match &stop {
-            Stop::Done | Stop::Asked => return Ok(false),
+        let what = match stop {
+            Stop::Done | Stop::Asked => return,
             Stop::Empty => "unwritten space",
             Stop::Short => "the record does not fit its segment",
             Stop::Bad(why) => why,
@@ -287,16 +271,15 @@ impl Inspection {
         let flushed = self.state.map(|state| state.flushed);
         let durable = match (flushed, self.checkpoint) {
             (Some(flushed), _) => end < flushed,
-            (None, Some(it)) => vouched_for(&it, !self.abort, self.last_store_timestamp_ms, &stop),
+            (None, Some(it)) => vouched_for(&it, !self.abort, self.last_store_timestamp_ms, stop),
             (None, None) => false,
         };
         if durable {
             let what = format!("{what}, but the log was durable behind it");
             self.problem(ProblemKind::Damage, &file.path, Some(end), what);
-        } else if stop != Stop::Empty {
+        } else if *stop != Stop::Empty {
             self.problem(ProblemKind::Torn, &file.path, Some(end), what);
         }
-        Ok(true)
     }
 
     /// Holds epochs and marks against the log.

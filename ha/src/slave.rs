@@ -11,6 +11,8 @@
 //!   never written.
 //! - A report says the published end (or in durable mode the flushed one), never more.
 //! - Anything unexpected ends the connection; nothing is skipped.
+//! - Pauses between attempts grow until one brings the log further or lasts: a master that sends what
+//!   this log cannot take is not asked again and again without a pause.
 //!
 //! Pure: time and randomness are arguments. RocketMQ: `AutoSwitchHAClient`.
 
@@ -99,6 +101,10 @@ pub struct SlaveConnection {
     actions: VecDeque<SlaveAction>,
     lookback: Lookback,
     attempts: u32,
+    /// The furthest published end that any attempt came to: coming further is success.
+    furthest: Offset,
+    /// Since when the present connection is in TRANSFER.
+    joined_ms: u64,
     heard_ms: u64,
     sent_ms: u64,
 }
@@ -112,6 +118,8 @@ impl SlaveConnection {
             actions: VecDeque::with_capacity(8),
             lookback: Lookback::LastRecord,
             attempts: 0,
+            furthest: 0,
+            joined_ms: now_ms,
             heard_ms: now_ms,
             sent_ms: now_ms,
         }
@@ -284,9 +292,8 @@ impl SlaveConnection {
         let State::Transfer(transfer) = &mut self.state else {
             return;
         };
-        match transfer.frame(header, self.config.segment_size, &mut self.actions) {
-            Ok(()) => self.attempts = 0,
-            Err(reason) => self.close(reason),
+        if let Err(reason) = transfer.frame(header, self.config.segment_size, &mut self.actions) {
+            self.close(reason);
         }
     }
 
@@ -303,6 +310,8 @@ impl SlaveConnection {
         let mut transfer = Transfer::new(joined, answer);
         transfer.first_report(&mut self.actions);
         self.sent_ms = now_ms;
+        self.joined_ms = now_ms;
+        self.furthest = self.furthest.max(joined.end);
         self.state = State::Transfer(transfer);
     }
 
@@ -350,6 +359,10 @@ impl SlaveConnection {
         let State::Transfer(transfer) = &mut self.state else {
             return;
         };
+        if published_end > self.furthest {
+            self.furthest = published_end;
+            self.attempts = 0;
+        }
         // One offset can only be the one that counts.
         let report = !self.config.report_flushed || transfer.reports_both();
         match transfer.received(published_end, report, &mut self.actions) {
@@ -389,6 +402,12 @@ impl SlaveConnection {
         if waits && silent_ms > self.config.housekeeping_interval_ms {
             self.close(SlaveClose::Silent { silent_ms });
             return;
+        }
+        if matches!(self.state, State::Transfer(_))
+            && now_ms.saturating_sub(self.joined_ms) >= self.config.reconnect_max_ms
+        {
+            // It lasts: the next one begins with the shortest pause, however many failed before.
+            self.attempts = 0;
         }
         if let State::Transfer(transfer) = &self.state
             && now_ms.saturating_sub(self.sent_ms) >= self.config.heartbeat_interval_ms

@@ -36,7 +36,12 @@ fn answer(end: Offset, entries: &[(u32, Offset)]) -> HandshakeAnswer {
     }
 }
 
-fn frame(offset: Offset, len: u32, epoch: (u32, Offset), confirm: Offset) -> FrameFromMaster {
+pub(super) fn frame(
+    offset: Offset,
+    len: u32,
+    epoch: (u32, Offset),
+    confirm: Offset,
+) -> FrameFromMaster {
     FrameFromMaster::Transfer(TransferHeader {
         body_len: len,
         offset: Some(offset),
@@ -81,7 +86,7 @@ fn joined(end: Offset, last: (u32, Offset)) -> Joined {
 }
 
 /// A slave in TRANSFER at `end`, with its first report out.
-fn at(end: Offset, last: (u32, Offset)) -> SlaveConnection {
+pub(super) fn at(end: Offset, last: (u32, Offset)) -> SlaveConnection {
     let mut s = asked(answer(5000, &[(1, 0), last]));
     s.decided(joined(end, last), 0);
     assert_eq!(actions(&mut s), [SlaveAction::Report(end)]);
