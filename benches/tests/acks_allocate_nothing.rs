@@ -133,18 +133,26 @@ fn a_pair_allocates_nothing(kind: TransportKind) {
         one_by_one(&master, &message);
         many_at_once(&master, &message, &acked);
     }
-    let check = |what: &str, work: &dyn Fn()| {
+    // What the kernel still reads of a frame of 4 KiB or more is kept in one, and such a frame has three
+    // messages at least; how many it has is a matter of who gets a core when.
+    let long_frames = match kind {
+        TransportKind::Uring => WRITES / 3,
+        _ => 0,
+    };
+    let check = |what: &str, long_frames: usize, work: &dyn Fn()| {
         let (calls, bytes) = counted(work);
         println!("{kind:?}, {what}: {calls} allocations, {bytes} bytes, {WRITES} writes");
         // Queues may meet more at once than before, and a thread of the store may look after its
         // segments meanwhile.
         assert!(
-            calls <= WRITES / 20,
+            calls <= WRITES / 20 + long_frames,
             "{kind:?}, {what}: {calls} for {WRITES} writes"
         );
     };
-    check("one by one", &|| one_by_one(&master, &message));
-    check("many at once", &|| many_at_once(&master, &message, &acked));
+    check("one by one", 0, &|| one_by_one(&master, &message));
+    check("many at once", long_frames, &|| {
+        many_at_once(&master, &message, &acked);
+    });
     slave.shutdown();
     master.shutdown();
 }
