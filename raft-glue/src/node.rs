@@ -252,10 +252,10 @@ impl<M: StateMachine> Node<M> {
             None
         };
         if let Some(why) = refusal {
-            // All are counted before the first is told.
+            // All are counted, and their room is free, before the first is told: its caller waits no longer.
             let count = batch.len() as u64;
             self.store.counters().appends_refused.add(count);
-            for (_, reply) in batch {
+            for (_, reply) in batch.into_iter().rev() {
                 reply.end(Err(why.clone()));
             }
             return;
