@@ -73,7 +73,9 @@ fn assert_tools_find(group: &Group, ours: usize, java: usize) {
         assert!(of_masters || text.contains(&java), "{line}: {text}");
     }
     let id_of = |address: &str| {
-        let row = said[0].lines().find(|row| row.contains(address));
+        // Errors name an address too.
+        let mut rows = said[0].lines().filter(|row| row.starts_with(CLUSTER));
+        let row = rows.find(|row| row.contains(address));
         let words: Vec<_> = row.unwrap_or_default().split_whitespace().collect();
         words.get(2).copied().unwrap_or_default().to_owned()
     };

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use crate::position::Offset;
 use crate::segment::Segment;
 
-/// Never more than this many are kept ready, however small they are: each is a file and a mapping.
-const MOST: u64 = 8;
+/// Never more than this many are kept ready, however small they are. Java leaves as many, and after a kill its
+/// recovery goes wrong over more: it finds the end of the log and gives the consume queues up.
+const MOST: u64 = 2;
 
 /// Java leaves at most this many behind its log, and its recovery after a clean stop looks for the last
 /// record in the last three files only.
@@ -110,12 +111,12 @@ mod tests {
             (128 * MIB, 1024 * MIB, 1),
             (128 * MIB, 100 * MIB, 2),
             (128 * MIB, 64 * MIB, 2),
-            (128 * MIB, 16 * MIB, 8),
-            (128 * MIB, 4096, 8),
+            (128 * MIB, 16 * MIB, 2),
+            (128 * MIB, 4096, 2),
             (2048 * MIB, 1024 * MIB, 2),
             (1, 4096, 1),
             (0, 4096, 1),
-            (u64::MAX, 4096, 8),
+            (u64::MAX, 4096, 2),
         ] {
             assert_eq!(ready_count(ahead, size), count, "{ahead} of {size}");
         }

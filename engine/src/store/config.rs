@@ -45,7 +45,7 @@ pub struct StoreConfig {
     /// segments ahead too. Default 64 MiB.
     pub prefault_ahead_bytes: u64,
     /// Empty segments are kept ready behind the one that is written to until they hold this many bytes: at
-    /// least one, at most eight. An append that rolls waits for no disk while one is ready. They take their
+    /// least one, at most two. An append that rolls waits for no disk while one is ready. They take their
     /// room on the disk at once. Default 128 MiB.
     pub ready_ahead_bytes: u64,
     /// Bytes that a truncation cuts are first copied to `truncated/` if they are no more than this;
