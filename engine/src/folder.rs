@@ -5,12 +5,15 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::CHECKPOINT_FILE_NAME;
 use crate::epoch_file::EPOCH_FILE_NAME;
 use crate::error::Error;
 use crate::position::{MAX_OFFSET, Offset};
+use crate::record::FILLER_MIN_LEN;
+use crate::segment::to_len;
 use crate::state_file::STATE_FILE_NAME;
 
 /// Java's name for the folder of the consume queues.
@@ -148,6 +151,20 @@ pub(crate) struct SegmentFile {
     pub(crate) base: Offset,
     pub(crate) len: u64,
     pub(crate) path: PathBuf,
+}
+
+impl SegmentFile {
+    /// Whether neither a record nor a filler was ever written to it, by its first bytes: both begin with
+    /// their length.
+    pub(crate) fn begins_unwritten(&self) -> Result<bool, Error> {
+        // A file that is no segment may be shorter.
+        let mut first = vec![0; to_len(self.len).min(FILLER_MIN_LEN)];
+        let path = &self.path;
+        let file = fs::File::open(path).map_err(Error::io("open", path))?;
+        file.read_exact_at(&mut first, 0)
+            .map_err(Error::io("read", path))?;
+        Ok(first.iter().all(|byte| *byte == 0))
+    }
 }
 
 /// The file name of the segment that starts at `base`.

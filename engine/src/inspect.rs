@@ -21,7 +21,6 @@ use crate::state_file::{State, StateFile, StateFileError};
 use crate::store::{RecordView, SegmentInfo, StoreLock};
 use crate::walk::Stop;
 
-use pieces::Pieces;
 use segments::{Walked, walk_all};
 
 /// What is in a store folder.
@@ -230,14 +229,11 @@ impl Inspection {
 
     /// Looks at the first bytes of a segment behind the one in which the log ends.
     fn behind_the_end(&mut self, file: &SegmentFile) -> Result<(), Error> {
-        let mut buffer = Vec::new();
-        let mut bytes = Pieces::open(file, &mut buffer)?;
-        bytes.read_more()?;
-        if bytes.rest().iter().take(8).any(|byte| *byte != 0) {
+        if file.begins_unwritten()? {
+            self.prepared.push(file.path.clone());
+        } else {
             let what = "records may lie here, behind the end of the log";
             self.problem(ProblemKind::BehindTheEnd, &file.path, Some(file.base), what);
-        } else {
-            self.prepared.push(file.path.clone());
         }
         Ok(())
     }

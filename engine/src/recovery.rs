@@ -80,10 +80,10 @@ pub(crate) fn examine(examination: &Examination<'_>) -> Result<Findings, Error> 
     let segment_size = layout::segment_size(&listing, examination)?;
     let flushed = state.as_ref().map(|state| state.flushed);
     let layout = Layout::of(&listing, segment_size, flushed, folder)?;
-    let empty = layout.segments.is_empty();
     let stored_epochs = match epoch_file.load()? {
         Some(epochs) => epochs,
-        None if empty => EpochList::new(),
+        // A new log has segments before it has an epoch.
+        None if are_unwritten(&layout.segments)? => EpochList::new(),
         None => {
             return Err(Error::Epochs {
                 path: folder.epoch_file(),
@@ -128,6 +128,15 @@ pub(crate) fn examine(examination: &Examination<'_>) -> Result<Findings, Error> 
         same_memory,
         ..split(layout, scanned)
     })
+}
+
+fn are_unwritten(segments: &[SegmentFile]) -> Result<bool, Error> {
+    for segment in segments {
+        if !segment.begins_unwritten()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Which segments stay and which go, once the end is known.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::{SEGMENT, append, check_invariants, config, epochs, image, in_memory, message};
 use crate::durable::watch::{Fate, Watching};
+use crate::error::Error;
 use crate::inspect;
 use crate::store::Store;
 
@@ -154,4 +155,31 @@ fn fewer_are_made_when_fewer_bytes_are_asked_for_and_none_is_lost_over_it() {
     store.shared.log.make_ready().unwrap();
     assert_eq!(files(dir.path()), numbers(4));
     check_invariants(dir.path(), &store);
+}
+
+/// The thread makes the first segments of a new log before there is an epoch: a kill then leaves them alone.
+#[test]
+fn a_new_store_that_was_killed_before_its_first_epoch_opens_again() {
+    let dir = in_memory();
+    // What was ready is the log's first segment then.
+    for count in [ALL, 1 + ALL] {
+        let store = super::open(dir.path());
+        store.shared.log.make_ready().unwrap();
+        assert_eq!(files(dir.path()), numbers(count));
+        store.abandon();
+    }
+    let store = super::open(dir.path());
+    store.promote(1).unwrap();
+    append(&store, 5, 1000, b'1');
+    check_invariants(dir.path(), &store);
+    store.abandon();
+    drop(store);
+    // With a record anywhere, the list that is missing is one that was lost: behind zeros too.
+    fs::remove_file(dir.path().join("epochFileCheckpoint")).unwrap();
+    let refused = || matches!(Store::open(config(dir.path())), Err(Error::Epochs { .. }));
+    assert!(refused());
+    let first = dir.path().join("commitlog").join(format!("{:020}", 0));
+    fs::write(first, vec![0; usize::try_from(SEGMENT).unwrap()]).unwrap();
+    fs::remove_file(dir.path().join("epochlog.state")).ok();
+    assert!(refused());
 }
