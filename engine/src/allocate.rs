@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -19,38 +19,36 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Makes a new file of `len` zero bytes, all blocks allocated, and syncs it. A leftover of that name is
 /// replaced. The name itself is durable only after a sync of the directory.
 pub(crate) fn create(path: &Path, len: u64) -> Result<File, Error> {
-    let file = begin(path, len)?;
-    if let Err(error) = calls::sync_all(&file, path) {
-        drop(file);
-        // Best effort: the next attempt replaces a leftover anyway.
-        let _ = calls::remove_file(path);
-        return Err(refused("allocate", path, len, error));
-    }
-    Ok(file)
+    let mut files = create_all(&[path], len)?;
+    Ok(files.pop().expect("one was asked for"))
 }
 
 /// As [`create`] for several files. All of them get their blocks before the first is synced: that sync brings
 /// the journal to the disk for all. After an error none of them is left.
-pub(crate) fn create_all(paths: &[PathBuf], len: u64) -> Result<(), Error> {
+pub(crate) fn create_all(paths: &[impl AsRef<Path>], len: u64) -> Result<Vec<File>, Error> {
     let mut files = Vec::with_capacity(paths.len());
     let begun = paths.iter().try_for_each(|path| {
-        files.push(begin(path, len)?);
+        files.push(begin(path.as_ref(), len)?);
         Ok(())
     });
     let synced = begun.and_then(|()| {
         let mut made = files.iter().zip(paths);
         made.try_for_each(|(file, path)| {
+            let path = path.as_ref();
             let synced = calls::sync_all(file, path);
             synced.map_err(|error| refused("allocate", path, len, error))
         })
     });
-    if synced.is_err() {
-        for path in &paths[..files.len()] {
-            // Best effort, as above.
-            let _ = calls::remove_file(path);
+    match synced {
+        Ok(()) => Ok(files),
+        Err(error) => {
+            for path in &paths[..files.len()] {
+                // Best effort: the next attempt replaces a leftover anyway.
+                let _ = calls::remove_file(path.as_ref());
+            }
+            Err(error)
         }
     }
-    synced
 }
 
 /// Makes a new file with all its blocks; nothing is durable yet.

@@ -35,7 +35,7 @@ use ready::Ready;
 
 pub use append::Appended;
 pub(crate) use prepare::prepare_loop;
-pub(crate) use ready::{LEFT_WHEN_CLOSED, ready_count};
+pub(crate) use ready::{MOST_READY, ready_count};
 pub(crate) use retract::Retraction;
 
 /// What a commit log is opened with; found or configured, never changed later.

@@ -1,8 +1,9 @@
 //! The next segments, made before they are needed, and pages faulted in before they are written.
 //!
-//! A thread keeps a few empty segments ready in `commitlog/`, which it makes together when the journal's
-//! commit is what takes time, and faults pages in ahead of the writer, in steps small enough that a stop is quick. An appender that finds one ready changes no file to roll; one
-//! that finds none makes it itself: it never writes to a page without a block.
+//! A thread keeps a few empty segments ready in `commitlog/`, made together because the journal's commit is
+//! what takes time, and faults pages in ahead of the writer, in steps small enough that a stop is quick. An
+//! appender that finds one ready changes no file to roll; one that finds none makes it itself: it never
+//! writes to a page without a block.
 
 use crate::sync::atomic::Ordering;
 use std::path::PathBuf;
@@ -153,7 +154,7 @@ impl CommitLog {
         let _layout = self.layout.lock();
         let size = self.settings.segment_size;
         let nothing_yet = self.segments.read().is_empty();
-        let bases: Vec<_> = {
+        let (first, missing) = {
             let mut ready = self.ready.lock();
             let missing = match self.settings.ready.saturating_sub(ready.len()) {
                 0 => {
@@ -165,10 +166,9 @@ impl CommitLog {
                 _ if ready.one_by_one => 1,
                 missing => missing,
             };
-            let numbered = (0..).zip(0..missing);
-            numbered.map(|(n, _)| ready.end() + n * size).collect()
+            (ready.end(), missing as u64)
         };
-        let first = bases.first().copied().expect("at least one is missing");
+        let bases = (0..missing).map(|n| first + n * size).collect();
         // An appender that finds nothing ready waits for `layout`, so these stay wanted.
         let made = match self.make_segments(bases) {
             Err(Error::NoSpace { .. }) => {

@@ -9,18 +9,16 @@ use std::sync::Arc;
 use crate::position::Offset;
 use crate::segment::Segment;
 
-/// Never more than this many are kept ready, however small they are. Java leaves as many, and after a kill its
-/// recovery goes wrong over more: it finds the end of the log and gives the consume queues up.
-const MOST: u64 = 2;
-
-/// Java leaves at most this many behind its log, and its recovery after a clean stop looks for the last
-/// record in the last three files only.
-pub(crate) const LEFT_WHEN_CLOSED: usize = 2;
+/// Never more than this many are kept ready or left behind, however small they are. Java leaves as many: its
+/// recovery after a clean stop looks for the last record in the last three files only, and after a kill it
+/// goes wrong over more: it finds the end of the log and gives the consume queues up.
+pub(crate) const MOST_READY: usize = 2;
 
 /// How many segments of `segment_size` bytes are kept ready: so many that they hold `ahead` bytes, at least
-/// one, at most [`MOST`].
+/// one, at most [`MOST_READY`].
 pub(crate) fn ready_count(ahead: u64, segment_size: u64) -> usize {
-    usize::try_from(ahead.div_ceil(segment_size).clamp(1, MOST)).unwrap_or(1)
+    let wanted = usize::try_from(ahead.div_ceil(segment_size));
+    wanted.map_or(MOST_READY, |wanted| wanted.clamp(1, MOST_READY))
 }
 
 /// Segments nobody took yet, oldest first.

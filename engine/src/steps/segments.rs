@@ -44,7 +44,7 @@ pub(super) fn run(step: &SegmentStep, folder: &Folder, segment_size: u64) -> Res
 fn prepare(folder: &Folder, bases: &[Offset], segment_size: u64) -> Result<(), Error> {
     make_directory(&folder.prepare())?;
     let paths: Vec<_> = bases.iter().map(|base| folder.prepared(*base)).collect();
-    allocate::create_all(&paths, segment_size)
+    allocate::create_all(&paths, segment_size).map(drop)
 }
 
 fn admit(folder: &Folder, bases: &[Offset]) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::Ordering;
 
-use crate::commit_log::LEFT_WHEN_CLOSED;
+use crate::commit_log::MOST_READY;
 use crate::error::Error;
 use crate::position::Offset;
 use crate::recovery::bases_crc;
@@ -41,7 +41,7 @@ impl Store {
             .and_then(|()| shared.sync_to(shared.log.end()))
             .and_then(|end| shared.finish_queues().map(|()| end))
             .and_then(|end| {
-                let removed = shared.log.remove_ready_beyond(LEFT_WHEN_CLOSED);
+                let removed = shared.log.remove_ready_beyond(MOST_READY);
                 removed.map(|()| end)
             })
             .and_then(|end| shared.write_clean_stop(end));
