@@ -159,7 +159,8 @@ impl Decider {
         Some(member.address.clone())
     }
 
-    fn not_leader(&self) -> Refusal {
+    /// What a request gets that only the leader answers.
+    pub(crate) fn not_leader(&self) -> Refusal {
         Refusal::new(Code::NotLeader, self.leader_address().unwrap_or_default())
     }
 

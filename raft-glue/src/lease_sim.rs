@@ -539,7 +539,8 @@ impl World {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
+/// A setting of the random tests.
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 

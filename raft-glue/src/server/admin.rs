@@ -4,7 +4,9 @@
 //! Invariants: a change that the group could not survive is refused before it is proposed; what a
 //! change asks for that is so already is done, so that a request may be sent again.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod plan;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,24 +14,21 @@ use tokio::task::JoinSet;
 
 use super::{Outcome, malformed};
 use crate::admin::{
-    BEHIND_LIMIT, BROKER_STATUS_LIMIT, BrokerStatus, ControllerRole, ControllerStatus,
-    MEMBER_STEP_LIMIT, MemberLag, MemberRequest, MemberStatus, MembersRequest, SET_STATUS_LIMIT,
-    SetStatus, TransferRequest,
+    BROKER_STATUS_LIMIT, BrokerStatus, ControllerRole, ControllerStatus, MemberLag, MemberStatus,
+    MembersRequest, SET_STATUS_LIMIT, SetStatus, TransferRequest,
 };
 use crate::command::Code;
-use crate::config::{check_name, member_id, parse_peer};
 use crate::decider::{Decider, Refusal};
 use crate::error::{AppendError, TransferError};
 use crate::group::BrokerGroup;
-use crate::ledger::{LedgerMetadata, MemberProgress, Role};
+use crate::ledger::{LedgerMetadata, Role};
 use crate::liveness::Liveness;
 use crate::raft_codec::{Member, MemberStep};
 use crate::remoting::{RemotingCommand, from_json, request_code};
+use plan::{Progress, busy, fits, known, plan, refused};
 
 /// How long a member, or a controller that is to be one, may take to answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-
-type Progress = BTreeMap<u64, MemberProgress>;
 
 pub(super) async fn status(decider: &Arc<Decider>, request: &RemotingCommand) -> Outcome {
     let progress = decider.ledger.progress().await;
@@ -75,7 +74,6 @@ fn members(
     at: &LedgerMetadata,
     progress: Option<&Progress>,
 ) -> Vec<MemberStatus> {
-    let configured = decider.config.peers.members();
     let lag = |id: &u64| {
         let progress = progress?;
         if *id == at.id {
@@ -96,7 +94,7 @@ fn members(
     let show = |(id, member): (&u64, &Member)| MemberStatus {
         id: *id,
         name: member.name.clone(),
-        address: configured.get(id).unwrap_or(member).address.clone(),
+        address: address_of(decider, *id, member),
         is_voter: !at.learners.contains(id),
         progress: lag(id),
     };
@@ -214,14 +212,13 @@ pub(super) async fn change_members(decider: &Arc<Decider>, request: &RemotingCom
 /// election timeout says nothing of one that died since.
 async fn who_answers(decider: &Arc<Decider>) -> Result<Progress, Refusal> {
     let progress = decider.ledger.progress().await;
-    let mut progress = progress.filter(|_| decider.is_leader()).ok_or_else(|| {
-        let leader = decider.leader_address().unwrap_or_default();
-        Refusal::new(Code::NotLeader, leader)
-    })?;
+    let progress = progress.filter(|_| decider.is_leader());
+    let mut progress = progress.ok_or_else(|| decider.not_leader())?;
     let at = decider.metadata();
     let mut asked = JoinSet::new();
-    for (id, address) in addresses(decider, &at) {
+    for (&id, member) in &at.members {
         if id != at.id {
+            let address = address_of(decider, id, member);
             let client = decider.notifier.client.clone();
             let request = RemotingCommand::request(request_code::CONTROLLER_GET_METADATA_INFO);
             asked.spawn(async move {
@@ -237,156 +234,10 @@ async fn who_answers(decider: &Arc<Decider>) -> Result<Progress, Refusal> {
     Ok(progress)
 }
 
-/// The members and where this one reaches them.
-fn addresses(decider: &Decider, at: &LedgerMetadata) -> Vec<(u64, String)> {
-    let configured = decider.config.peers.members();
-    let address = |id, member| configured.get(id).unwrap_or(member).address.clone();
-    let all = at.members.iter();
-    all.map(|(id, member)| (*id, address(id, member))).collect()
-}
-
-/// The steps that lead from the membership as it is to the one asked for; what is so already needs
-/// none (pure).
-fn plan(
-    asked: &[MemberRequest],
-    at: &LedgerMetadata,
-    progress: &Progress,
-) -> Result<Vec<MemberStep>, Refusal> {
-    if asked.is_empty() || asked.len() > MEMBER_STEP_LIMIT {
-        let count = asked.len();
-        return Err(refused(format!(
-            "{count} steps: 1 to {MEMBER_STEP_LIMIT} make a change"
-        )));
-    }
-    if at.is_joint {
-        return Err(busy());
-    }
-    let mut voters: BTreeSet<u64> = at.members.keys().copied().collect();
-    voters.retain(|id| !at.learners.contains(id));
-    let before = voters.clone();
-    let mut steps = Vec::new();
-    for request in asked {
-        match request {
-            MemberRequest::AddLearner { name, address } => {
-                steps.extend(add(name, address, at)?);
-            }
-            MemberRequest::Promote { id } => {
-                steps.extend(promote(*id, at, progress)?);
-                voters.insert(*id);
-            }
-            MemberRequest::Remove { id } => {
-                known(*id, at)?;
-                voters.remove(id);
-                steps.push(MemberStep::Remove { id: *id });
-            }
-        }
-    }
-    if voters.is_empty() {
-        return Err(refused(
-            "the last member with a vote cannot be removed: add another one first",
-        ));
-    }
-    if before.contains(&at.id) && !voters.contains(&at.id) {
-        return Err(refused(format!(
-            "{} leads: hand the leadership to another member first (epochlog controller transfer)",
-            shown(at.id, at)
-        )));
-    }
-    if voters != before {
-        majority(&voters, at, progress)?;
-    }
-    Ok(steps)
-}
-
-/// A group in which most members are dead decides nothing, not even the way back.
-fn majority(
-    voters: &BTreeSet<u64>,
-    at: &LedgerMetadata,
-    progress: &Progress,
-) -> Result<(), Refusal> {
-    let answers = |id: &&u64| **id == at.id || progress.get(id).is_some_and(|it| it.is_active);
-    let live = voters.iter().filter(answers).count();
-    if live > voters.len() / 2 {
-        return Ok(());
-    }
-    let silent: Vec<String> = voters
-        .iter()
-        .filter(|id| !answers(id))
-        .map(|id| shown(*id, at))
-        .collect();
-    Err(refused(format!(
-        "of the {} members that would have a vote only {live} answer, which is no majority: the \
-         group would stand still. Remove or replace those that are silent first: {}",
-        voters.len(),
-        silent.join(", ")
-    )))
-}
-
-fn add(name: &str, address: &str, at: &LedgerMetadata) -> Result<Option<MemberStep>, Refusal> {
-    let member = check_name(name)
-        .and_then(|()| parse_peer(&format!("{name}-{address}")))
-        .map_err(|why| refused(format!("{name} at {address}: {why}")))?;
-    let id = member_id(name);
-    if let Some(known) = at.members.get(&id) {
-        if *known == member {
-            return Ok(None);
-        }
-        return Err(refused(format!(
-            "{} is a member already: a new controller needs a name that was never used",
-            shown(id, at)
-        )));
-    }
-    if let Some((other, _)) = at.members.iter().find(|(_, it)| it.address == address) {
-        return Err(refused(format!(
-            "{address} is the address of {} already",
-            shown(*other, at)
-        )));
-    }
-    Ok(Some(MemberStep::AddLearner { id, member }))
-}
-
-fn promote(
-    id: u64,
-    at: &LedgerMetadata,
-    progress: &Progress,
-) -> Result<Option<MemberStep>, Refusal> {
-    let member = known(id, at)?;
-    if !at.learners.contains(&id) {
-        return Ok(None);
-    }
-    let state = progress.get(&id);
-    let behind = state.map_or(at.last, |it| at.last.saturating_sub(it.matched));
-    if !state.is_some_and(|it| it.is_active && it.matched > 0) {
-        return Err(refused(format!(
-            "{} does not answer, or has nothing yet: it gets a vote when it runs and has caught up",
-            shown(id, at)
-        )));
-    }
-    if behind >= BEHIND_LIMIT {
-        return Err(refused(format!(
-            "{} is {behind} entries behind and gets a vote when it is fewer than {BEHIND_LIMIT}",
-            shown(id, at)
-        )));
-    }
-    Ok(Some(MemberStep::AddVoter {
-        id,
-        member: member.clone(),
-    }))
-}
-
-fn known(id: u64, at: &LedgerMetadata) -> Result<&Member, Refusal> {
-    at.members.get(&id).ok_or_else(|| {
-        let all: Vec<String> = at.members.keys().map(|id| shown(*id, at)).collect();
-        refused(format!("{id} is no member: there are {}", all.join(", ")))
-    })
-}
-
-/// `n1 (id 2 at host:port)`.
-fn shown(id: u64, at: &LedgerMetadata) -> String {
-    at.members.get(&id).map_or_else(
-        || format!("id {id}"),
-        |it| format!("{} (id {id} at {})", it.name, it.address),
-    )
+/// Where this one reaches a member: its own settings come before what the group remembers.
+fn address_of(decider: &Decider, id: u64, member: &Member) -> String {
+    let configured = decider.config.peers.members().get(&id);
+    configured.unwrap_or(member).address.clone()
 }
 
 /// The controller that is to be added must be there, be the one it is taken for, and be new.
@@ -412,44 +263,8 @@ async fn probe(decider: &Decider, id: u64, member: &Member) -> Result<(), Refusa
     }
     let found: ControllerStatus = from_json(&answer.body)
         .map_err(|error| refused(format!("{address} answers unreadably: {error}")))?;
-    fits(&found, id, member, decider)
-}
-
-fn fits(
-    found: &ControllerStatus,
-    id: u64,
-    member: &Member,
-    decider: &Decider,
-) -> Result<(), Refusal> {
-    let Member { name, address } = member;
-    let group = &decider.config.group;
-    if found.group != *group {
-        return Err(refused(format!(
-            "{address} is a controller of group {}, not of {group}: correct controllerDLegerGroup",
-            found.group
-        )));
-    }
-    if found.id != id {
-        return Err(refused(format!(
-            "{address} is {}, not {name}: correct the name or controllerDLegerSelfId",
-            found.name
-        )));
-    }
-    if found.role != ControllerRole::Joining {
-        return Err(refused(format!(
-            "{name} at {address} has a group already: start it with controllerJoin=true and an \
-             empty controllerStorePath"
-        )));
-    }
-    let me = decider.metadata().id;
-    if !found.members.iter().any(|it| it.id == me) {
-        return Err(refused(format!(
-            "{name} does not know {}, which leads: name the present members and itself in its \
-             controllerDLegerPeers, and start it with an empty controllerStorePath",
-            decider.config.self_id
-        )));
-    }
-    Ok(())
+    let (me, config) = (decider.metadata().id, &decider.config);
+    fits(&found, id, member, &config.group, (me, &config.self_id))
 }
 
 pub(super) async fn transfer(decider: &Arc<Decider>, request: &RemotingCommand) -> Outcome {
@@ -462,10 +277,7 @@ pub(super) async fn transfer(decider: &Arc<Decider>, request: &RemotingCommand) 
     let handed = decider.ledger.transfer_leader(asked.to).await;
     handed.map_err(|error| {
         let code = match error {
-            TransferError::NotLeader { .. } => {
-                let leader = decider.leader_address().unwrap_or_default();
-                return Refusal::new(Code::NotLeader, leader);
-            }
+            TransferError::NotLeader { .. } => return decider.not_leader(),
             TransferError::UnderWay => Code::SystemBusy,
             TransferError::NotAVoter { .. } | TransferError::Behind { .. } => Code::InvalidRequest,
             TransferError::NotTaken { .. } | TransferError::Stopped => Code::SystemError,
@@ -477,10 +289,7 @@ pub(super) async fn transfer(decider: &Arc<Decider>, request: &RemotingCommand) 
 
 fn member_refusal(decider: &Decider, error: &AppendError) -> Refusal {
     match error {
-        AppendError::NotLeader { .. } => Refusal::new(
-            Code::NotLeader,
-            decider.leader_address().unwrap_or_default(),
-        ),
+        AppendError::NotLeader { .. } => decider.not_leader(),
         AppendError::MembersBusy => busy(),
         AppendError::Full => Refusal::new(Code::SystemBusy, error.to_string()),
         _ if error.is_refusal() => refused(error.to_string()),
@@ -489,15 +298,6 @@ fn member_refusal(decider: &Decider, error: &AppendError) -> Refusal {
             format!("{error}; epochlog controller status shows whether the change is in force"),
         ),
     }
-}
-
-fn busy() -> Refusal {
-    let why = "another change of members is under way: ask again when it is in force";
-    Refusal::new(Code::SystemBusy, why)
-}
-
-fn refused(why: impl Into<String>) -> Refusal {
-    Refusal::new(Code::InvalidRequest, why)
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! Tables of the changes of members that are let through and of those that are not.
 
+use std::collections::BTreeSet;
+
 use super::*;
+use crate::admin::MemberRequest;
+use crate::ledger::MemberProgress;
 
 fn member(number: u64) -> Member {
     Member {
