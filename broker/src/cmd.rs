@@ -48,6 +48,21 @@ pub(crate) fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
+/// What all server commands do with their settings first: with `print` they are printed, and that is all;
+/// else the end of standard input is watched for if asked for. False: there is nothing left to do.
+pub(crate) fn goes_on(
+    print: bool,
+    stop_with_stdin: bool,
+    effective: &[(&'static str, String)],
+) -> bool {
+    if print {
+        print_effective(effective);
+    } else if stop_with_stdin {
+        exit_with_stdin();
+    }
+    !print
+}
+
 /// Ends this process at once when standard input ends: the one who started it is gone then. Data is
 /// left as a crash of the process leaves it.
 pub(crate) fn exit_with_stdin() {
@@ -68,7 +83,7 @@ pub(crate) fn exit_with_stdin() {
 }
 
 /// Prints settings as they could stand in the file.
-pub(crate) fn print_effective(effective: &[(&'static str, String)]) {
+fn print_effective(effective: &[(&'static str, String)]) {
     for (key, value) in effective {
         println!("{key}={value}");
     }

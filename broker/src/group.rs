@@ -121,14 +121,11 @@ impl Group {
         let mut group = Self {
             controllers: Vec::new(),
             controller_addr: addresses.join(";"),
-            peers: String::new(),
+            peers: peer_text.join(";"),
             brokers: Vec::new(),
         };
-        group.peers = peer_text.join(";");
-        for index in 0..count {
-            if plan.embedded {
-                break;
-            }
+        let alone = if plan.embedded { 0 } else { count };
+        for index in 0..alone {
             let text = controller_text(plan, index, &group.peers);
             let mut controller = controller(plan, index, text)?;
             controller.start()?;

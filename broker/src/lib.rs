@@ -7,6 +7,7 @@ pub mod conf;
 pub mod endpoint;
 pub mod group;
 pub mod identity;
+mod kept;
 pub mod node;
 pub mod observe;
 pub mod producer;

@@ -6,7 +6,6 @@
 //! one that is not known or damaged is never answered as empty, because a slave would drop its own.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::identity::write_whole;
-use crate::topics::backup;
+use crate::kept::{backup, read_limited, read_or_backup};
 
 /// Longest table that is read from disk or taken over; a frame is no longer.
 const MAX_LEN: usize = 16 * 1024 * 1024;
@@ -194,17 +193,7 @@ impl Tables {
         let mut known = BTreeMap::new();
         for table in Table::ALL {
             let path = dir.join(table.file_name());
-            let found = match read(table, &path) {
-                Ok(Some(bytes)) => Some(bytes),
-                Ok(None) => read(table, &backup(&path))?,
-                Err(error) => match read(table, &backup(&path)) {
-                    Ok(Some(bytes)) => {
-                        tracing::warn!(%error, "using the backup");
-                        Some(bytes)
-                    }
-                    _ => return Err(error),
-                },
-            };
+            let found = read_or_backup(&path, |path| read(table, path))?;
             known.extend(found.map(|bytes| (table, bytes)));
         }
         Ok(Self {
@@ -273,20 +262,15 @@ fn read(table: Table, path: &Path) -> Result<Option<Bytes>, TableError> {
         path: path.to_owned(),
         why: format!("cannot be read: {why}; restore it, or remove it and its .bak"),
     };
-    let len = match fs::metadata(path) {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error.to_string())),
-    };
-    if len > MAX_LEN as u64 {
-        return Err(failed(format!("{len} bytes; at most {MAX_LEN} are read")));
-    }
-    let bytes = fs::read(path).map_err(|error| failed(error.to_string()))?;
-    table.checked(bytes.into()).map(Some).map_err(failed)
+    let bytes = read_limited(path, MAX_LEN as u64).map_err(failed)?;
+    let bytes = bytes.map(|bytes| table.checked(bytes.into())).transpose();
+    bytes.map_err(failed)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use bytes::BufMut;
 
     use super::*;

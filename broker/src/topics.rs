@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::identity::write_whole;
+use crate::kept::{backup, read_limited, read_or_backup};
 pub use shown::AdoptError;
 
 /// Topic whose settings new topics copy (RocketMQ: TopicValidator.AUTO_CREATE_TOPIC_KEY_TOPIC).
@@ -126,17 +127,7 @@ impl Topics {
     /// Neither file can be read although one is there.
     pub fn open(store_dir: &Path, auto_create: bool, queues: i32) -> Result<Self, TopicsError> {
         let path = store_dir.join("config").join("topics.json");
-        let mut table = match read(&path) {
-            Ok(Some(table)) => table,
-            Ok(None) => read(&backup(&path))?.unwrap_or_default(),
-            Err(error) => match read(&backup(&path)) {
-                Ok(Some(table)) => {
-                    tracing::warn!(%error, "using the backup of the topic table");
-                    table
-                }
-                _ => return Err(error),
-            },
-        };
+        let mut table = read_or_backup(&path, read)?.unwrap_or_default();
         let mut own = Vec::new();
         if auto_create {
             let default = TopicConfig::new(DEFAULT_TOPIC, queues, PERM_READ_WRITE | PERM_INHERIT);
@@ -224,32 +215,14 @@ impl Topics {
     }
 }
 
-/// The last good one beside a file of the broker's settings.
-pub(crate) fn backup(path: &Path) -> PathBuf {
-    let mut backup = path.as_os_str().to_owned();
-    backup.push(".bak");
-    backup.into()
-}
-
 fn read(path: &Path) -> Result<Option<Table>, TopicsError> {
     let failed = |why: String| TopicsError {
         path: path.to_owned(),
         why,
     };
-    let len = match fs::metadata(path) {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error.to_string())),
-    };
-    if len > MAX_FILE_LEN {
-        return Err(failed(format!(
-            "{len} bytes; at most {MAX_FILE_LEN} are read"
-        )));
-    }
-    let text = fs::read(path).map_err(|error| failed(error.to_string()))?;
-    from_json(&text)
-        .map(Some)
-        .map_err(|error| failed(error.to_string()))
+    let text = read_limited(path, MAX_FILE_LEN).map_err(failed)?;
+    let table = text.map(|text| from_json(&text)).transpose();
+    table.map_err(|error| failed(error.to_string()))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use epochlog_raft_glue::Controller;
 
-use super::{controller, exit_with_stdin, print_effective, runtime};
+use super::{controller, goes_on, runtime};
 use crate::conf::{BrokerConf, EmbeddedConf};
 use crate::wiring;
 
@@ -36,30 +36,21 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     if args.controller_embedded {
         let conf = EmbeddedConf::open(&args.config)?;
-        if args.print {
-            print_effective(&conf.effective());
-            return Ok(ExitCode::SUCCESS);
+        if goes_on(args.print, args.stop_with_stdin, &conf.effective()) {
+            run_both(conf)?;
         }
-        if args.stop_with_stdin {
-            exit_with_stdin();
+    } else {
+        let conf = BrokerConf::open(&args.config)?;
+        if goes_on(args.print, args.stop_with_stdin, &conf.effective) {
+            runtime()?.block_on(wiring::run(conf))?;
         }
-        return run_both(conf);
     }
-    let conf = BrokerConf::open(&args.config)?;
-    if args.print {
-        print_effective(&conf.effective);
-        return Ok(ExitCode::SUCCESS);
-    }
-    if args.stop_with_stdin {
-        exit_with_stdin();
-    }
-    runtime()?.block_on(wiring::run(conf))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The controller has threads of its own: a busy broker must not cost it the leadership. It starts
 /// first and stops last, so that the broker's farewell still reaches it.
-fn run_both(conf: EmbeddedConf) -> Result<ExitCode, Box<dyn Error>> {
+fn run_both(conf: EmbeddedConf) -> Result<(), Box<dyn Error>> {
     let (own, beside) = (runtime()?, runtime()?);
     let settings = controller::settings(&conf.controller)?;
     let controller = beside.block_on(Controller::start(settings))?;
@@ -70,6 +61,5 @@ fn run_both(conf: EmbeddedConf) -> Result<ExitCode, Box<dyn Error>> {
         )
     }));
     beside.block_on(controller.shutdown());
-    ended?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ended?)
 }

@@ -14,7 +14,7 @@ use epochlog_raft_glue::client::{ControllerClient, ControllerClientConfig};
 use epochlog_raft_glue::{Controller, ControllerConfig};
 use tracing::{error, info, warn};
 
-use super::{exit_with_stdin, print_effective, runtime};
+use super::{goes_on, runtime};
 use crate::conf::ControllerConf;
 use crate::stop::Stop;
 
@@ -77,12 +77,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
     let path = args.config.as_deref().ok_or("-c FILE is missing")?;
     let conf = ControllerConf::open(path)?;
-    if args.print {
-        print_effective(&conf.effective);
+    if !goes_on(args.print, args.stop_with_stdin, &conf.effective) {
         return Ok(ExitCode::SUCCESS);
-    }
-    if args.stop_with_stdin {
-        exit_with_stdin();
     }
     runtime()?.block_on(serve(conf))
 }
