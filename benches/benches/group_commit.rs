@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use epochlog_benches::run::{Length, asked, folder, median, print_bar};
+use epochlog_benches::run::{asked, disk_folder, median, print_bar};
 use epochlog_benches::stores::{body, message};
 use epochlog_engine::{Message, Store, StoreConfig};
 
@@ -63,13 +63,7 @@ fn main() {
     let Some(length) = asked("group_commit") else {
         return;
     };
-    let (dir, kind) = folder();
-    let no_disk = ["tmpfs", "ramfs"].contains(&kind.as_str());
-    assert!(
-        !no_disk || length == Length::Smoke,
-        "{} is on a {kind}: set TMPDIR to a folder on a disk",
-        dir.path().display()
-    );
+    let (dir, kind) = disk_folder(length);
     let mut config = StoreConfig::new(dir.path().join("store"));
     config.segment_size = SEGMENT;
     let store = Arc::new(Store::open(config).expect("an empty folder opens"));

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use epochlog_benches::run::{Length, asked, folder, median};
+use epochlog_benches::run::{asked, disk_folder, median};
 use epochlog_raft_glue::remoting::{
     Client, ClientConfig, Coding, Handler, Peer, RemotingCommand, Server, ServerConfig,
 };
@@ -186,13 +186,7 @@ fn main() {
     let Some(length) = asked("ledger") else {
         return;
     };
-    let (dir, kind) = folder();
-    let no_disk = ["tmpfs", "ramfs"].contains(&kind.as_str());
-    assert!(
-        !no_disk || length == Length::Smoke,
-        "{} is on a {kind}: set TMPDIR to a folder on a disk",
-        dir.path().display()
-    );
+    let (dir, kind) = disk_folder(length);
     let raw_path = dir.path().join("raw");
     // Written once, so that a sync has no blocks to note down.
     std::fs::write(&raw_path, vec![1; 16 << 20]).expect("room for 16 MiB");

@@ -51,6 +51,22 @@ pub fn folder() -> (TempDir, String) {
     (dir, kind)
 }
 
+/// As [`folder`], for a bench whose figures are a disk's.
+///
+/// # Panics
+/// If `TMPDIR` takes no folder, or is in memory and the run is no smoke run.
+#[must_use]
+pub fn disk_folder(length: Length) -> (TempDir, String) {
+    let (dir, kind) = folder();
+    let no_disk = ["tmpfs", "ramfs"].contains(&kind.as_str());
+    assert!(
+        !no_disk || length == Length::Smoke,
+        "{} is on a {kind}: set TMPDIR to a folder on a disk",
+        dir.path().display()
+    );
+    (dir, kind)
+}
+
 /// The kind of the file system that holds `path`, as `/proc/self/mounts` names it.
 #[must_use]
 pub fn file_system(path: &Path) -> Option<String> {
