@@ -213,6 +213,17 @@ impl CommitLog {
         self.segments.read().clone()
     }
 
+    /// Where segments begin as an open finds them: of a log that has none yet, the first one is the one that is
+    /// ready.
+    pub(crate) fn bases(&self) -> Vec<Offset> {
+        let segments = self.segments.read();
+        let mut bases: Vec<_> = segments.iter().map(|segment| segment.base()).collect();
+        if bases.is_empty() {
+            bases.extend(self.ready.lock().bases().last());
+        }
+        bases
+    }
+
     /// The log begins at `min`, the end of a segment that is not the last, from now on. The files before it
     /// are the caller's business; slices that exist stay.
     pub(crate) fn retire_below(&self, min: Offset) {

@@ -99,14 +99,12 @@ impl Shared {
             true => self.log.last_item(last_record)?,
             false => (0, 0),
         };
-        let bases = self.log.segments();
-        let bases = bases.iter().map(|segment| segment.base());
         let mut state = disk.files.state();
         state.flushed = end;
         state.scan_from = last_record.min(end);
         state.clean = Some(CleanStop {
             end,
-            bases_crc: bases_crc(bases, end),
+            bases_crc: bases_crc(self.log.bases().into_iter(), end),
             last_record_len,
             last_record_crc,
             epoch_file_crc: self.epochs().fingerprint(),

@@ -183,3 +183,24 @@ fn a_new_store_that_was_killed_before_its_first_epoch_opens_again() {
     fs::remove_file(dir.path().join("epochlog.state")).ok();
     assert!(refused());
 }
+
+#[test]
+fn a_new_store_that_was_stopped_before_its_first_record_is_clean() {
+    for promoted in [false, true] {
+        let dir = in_memory();
+        let store = super::open(dir.path());
+        store.shared.log.make_ready().unwrap();
+        if promoted {
+            store.promote(1).unwrap();
+        }
+        store.close().unwrap();
+        // Once more: what was ready is the log's first segment then.
+        for _ in 0..2 {
+            let store = super::open(dir.path());
+            assert!(store.opened().clean, "promoted: {promoted}");
+            store.shared.log.make_ready().unwrap();
+            store.close().unwrap();
+        }
+        assert_eq!(files(dir.path()), numbers(1 + ALL));
+    }
+}
