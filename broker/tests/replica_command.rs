@@ -172,6 +172,26 @@ fn a_copy_of_a_newer_epoch_is_not_cut_by_an_old_master_unasked() {
 }
 
 #[test]
+fn a_copy_that_is_waited_for_is_given_up_when_nothing_comes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let gone = Master::start(&dir.path().join("gone"));
+    let nobody = gone.addr();
+    drop(gone);
+    let began = Instant::now();
+    let output = command(&nobody, &dir.path().join("copy"), &SIZE)
+        .args(["--until-level", "--give-up", "2"])
+        .output()
+        .expect("starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+    let why = text(&output);
+    assert!(
+        why.contains("is not level with") && why.contains("efused"),
+        "{why}"
+    );
+}
+
+#[test]
 fn a_running_copy_follows_survives_a_kill_and_stops_clean() {
     let dir = tempfile::tempdir().expect("a folder");
     let copied = dir.path().join("copy");

@@ -189,13 +189,20 @@ impl Inspection {
         });
     }
 
+    /// Such an error begins with the file's name, which a problem has already.
+    fn damaged_file(&mut self, kind: ProblemKind, path: &Path, why: &dyn std::error::Error) {
+        let why = why.to_string();
+        let named = format!("{}: ", path.display());
+        self.problem(kind, path, None, why.strip_prefix(&named).unwrap_or(&why));
+    }
+
     fn small_files(&mut self, folder: &Folder) -> Result<(), Error> {
         match EpochFile::new(folder.epoch_file()).load() {
             Ok(epochs) => self.epochs = epochs,
             Err(EpochFileError::File(error)) => return Err(error.into()),
             Err(why) => {
                 let kind = ProblemKind::EpochFileDamaged;
-                self.problem(kind, &folder.epoch_file(), None, why.to_string());
+                self.damaged_file(kind, &folder.epoch_file(), &why);
             }
         }
         match StateFile::read(&folder.state_file()) {
@@ -203,7 +210,7 @@ impl Inspection {
             Err(StateFileError::File(error)) => return Err(error.into()),
             Err(why) => {
                 let kind = ProblemKind::StateFileDamaged;
-                self.problem(kind, &folder.state_file(), None, why.to_string());
+                self.damaged_file(kind, &folder.state_file(), &why);
             }
         }
         self.checkpoint = CheckpointFile::read(&folder.checkpoint())?;

@@ -408,6 +408,10 @@ fn a_damaged_or_missing_epoch_file_comes_back_from_its_backup() {
             }
             let told = Store::open(config(dir.path())).err().unwrap().to_string();
             assert!(told.contains("`epochlog repair epoch /"), "{told}");
+            let problems = inspect::scan(dir.path()).unwrap().problems;
+            let told = problems[0].to_string();
+            let named = format!("{}: ", main.display());
+            assert_eq!(told.matches(&named).count(), 1, "{told}");
             repaired(dir.path(), epoch);
             assert_eq!(fs::read(&main).unwrap(), text);
             let beside = fs::read_dir(dir.path())

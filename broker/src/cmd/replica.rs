@@ -13,11 +13,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use epochlog_engine::{Store, StoreConfig};
+use epochlog_engine::{Offset, Store, StoreConfig};
 use epochlog_ha::{HaConfig, HaService, HandshakeAnswerForm, SlaveHandshake, SlaveIdentity};
 
 use self::master::{Probed, probe};
-use self::progress::{Progress, Shown};
+use self::progress::{Growth, Progress, Shown};
 use super::{exit_with_stdin, runtime};
 use crate::stop::Stop;
 
@@ -55,6 +55,10 @@ pub struct Args {
     /// Stop, with exit code 0, as soon as the copy is level with the master and on disk
     #[arg(long)]
     until_level: bool,
+    /// With --until-level: stop, with exit code 1, when the copy has not grown for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "until_level",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    give_up: u64,
     /// Follow a master although its log ends in an older epoch than this copy, and cut what differs
     #[arg(long)]
     allow_older_master: bool,
@@ -115,6 +119,20 @@ pub enum ReplicaError {
     /// The slave's side stopped for good.
     #[error("this copy cannot go on: {0}")]
     NeedsOperator(String),
+    /// With `--until-level` somebody waits for the end.
+    #[error(
+        "the copy is not level with {master} and has not grown beyond {end} for {seconds} s: {why}"
+    )]
+    Stalled {
+        /// The master.
+        master: SocketAddr,
+        /// The end of the copy.
+        end: Offset,
+        /// How long it was waited, in seconds.
+        seconds: u64,
+        /// Why the last connection, or the last attempt at one, ended.
+        why: String,
+    },
     /// The copy.
     #[error(transparent)]
     Store(#[from] epochlog_engine::Error),
@@ -224,12 +242,14 @@ async fn follow(
     store: &Arc<Store>,
     ha: &Arc<HaService>,
 ) -> Result<(), ReplicaError> {
-    let probed = wait_for_master(args, master, store).await?;
+    let give_up = args.until_level.then(|| Duration::from_secs(args.give_up));
+    let mut growth = Growth::new(give_up, store.end_offset(), Instant::now());
+    let probed = wait_for_master(args, master, store, &mut growth).await?;
     // Without controllers no one tells an epoch; the promise given before stays.
     let epoch = store.promises().max_epoch.unwrap_or(0);
     let shared = Arc::clone(ha);
     blocking(move || shared.become_slave(epoch, 0, master)).await??;
-    watch(args, ha, store, probed).await
+    watch(args, ha, store, Progress::new(probed.end), growth).await
 }
 
 /// Asks the master what it holds, until it answers; refuses one that this copy must not follow.
@@ -237,6 +257,7 @@ async fn wait_for_master(
     args: &Args,
     master: SocketAddr,
     store: &Arc<Store>,
+    growth: &mut Growth,
 ) -> Result<Probed, ReplicaError> {
     loop {
         let hello = args.hello();
@@ -255,7 +276,11 @@ async fn wait_for_master(
                 }
                 return Ok(probed);
             }
-            Err(error) => tracing::warn!(%master, %error, "the master does not answer yet"),
+            Err(error) => {
+                tracing::warn!(%master, %error, "the master does not answer yet");
+                growth.look(store.end_offset(), Some(&error.to_string()), Instant::now());
+                growth.check(master)?;
+            }
         }
         tokio::time::sleep(SHOW_EVERY).await;
     }
@@ -276,9 +301,9 @@ async fn watch(
     args: &Args,
     ha: &Arc<HaService>,
     store: &Arc<Store>,
-    probed: Probed,
+    mut progress: Progress,
+    mut growth: Growth,
 ) -> Result<(), ReplicaError> {
-    let mut progress = Progress::new(probed.end);
     let shown = Shown::new(args.json);
     let mut next = Instant::now();
     loop {
@@ -291,10 +316,16 @@ async fn watch(
                 ));
             }
             progress.take(&client, store.min_offset());
-        }
-        if args.until_level && progress.is_level() {
-            shown.show(&progress, true);
-            return Ok(());
+            growth.look(
+                client.max_offset,
+                client.last_close.as_deref(),
+                Instant::now(),
+            );
+            if args.until_level && progress.is_level() {
+                shown.show(&progress, true);
+                return Ok(());
+            }
+            growth.check(client.master_addr)?;
         }
         if Instant::now() >= next {
             next = Instant::now() + SHOW_EVERY;

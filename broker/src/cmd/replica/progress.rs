@@ -1,11 +1,15 @@
 //! How far the copy is, and the line that says so.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use epochlog_engine::Offset;
 use epochlog_ha::ClientInfo;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
+
+use super::ReplicaError;
 
 /// The newest of what is known. Pure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -71,6 +75,61 @@ impl Progress {
             "{}: [{}, {}), behind {lag}, {speed}/s{why}",
             self.state, self.min_offset, self.end_offset
         )
+    }
+}
+
+/// Since when the copy has not grown, for one that somebody waits for. Pure.
+#[derive(Debug)]
+pub(super) struct Growth {
+    give_up: Option<Duration>,
+    end: Offset,
+    since: Instant,
+    looked: Instant,
+    why: Option<String>,
+}
+
+impl Growth {
+    /// `give_up`: none waits for ever.
+    pub(super) fn new(give_up: Option<Duration>, end: Offset, now: Instant) -> Self {
+        Self {
+            give_up,
+            end,
+            since: now,
+            looked: now,
+            why: None,
+        }
+    }
+
+    /// The copy ends at `end`, and its last connection ended for the reason `why` if it has ended.
+    pub(super) fn look(&mut self, end: Offset, why: Option<&str>, now: Instant) {
+        self.looked = now;
+        if end > self.end {
+            self.since = now;
+            self.why = None;
+        }
+        self.end = end;
+        // A connection that was just made does not take back why the one before ended.
+        if let Some(why) = why {
+            self.why = Some(why.to_owned());
+        }
+    }
+
+    /// # Errors
+    /// [`ReplicaError::Stalled`] if the copy of `master` has not grown for too long.
+    pub(super) fn check(&self, master: SocketAddr) -> Result<(), ReplicaError> {
+        let still = self.looked.duration_since(self.since);
+        match self.give_up {
+            Some(give_up) if still >= give_up => Err(ReplicaError::Stalled {
+                master,
+                end: self.end,
+                seconds: still.as_secs(),
+                why: match &self.why {
+                    Some(why) => why.clone(),
+                    None => "nothing comes, and no connection has ended".to_owned(),
+                },
+            }),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -151,6 +210,32 @@ mod tests {
         // A master that came back shorter: what was known of its end before does not count.
         progress.take(&client("TRANSFER", 90, Some(90)), 10);
         assert!(progress.is_level());
+    }
+
+    #[test]
+    fn a_copy_that_does_not_grow_is_given_up_with_the_last_reason() {
+        let master = SocketAddr::from(([127, 0, 0, 1], 10912));
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut growth = Growth::new(Some(Duration::from_secs(10)), 100, begin);
+        growth.look(100, Some("bad crc"), at(9));
+        assert!(growth.check(master).is_ok());
+        growth.look(101, None, at(9));
+        growth.look(101, None, at(18));
+        assert!(growth.check(master).is_ok(), "it has grown meanwhile");
+        growth.look(101, Some("bad crc at 101"), at(18));
+        // A cut is no growth, and a new connection no reason.
+        growth.look(60, None, at(19));
+        let error = growth.check(master).expect_err("ten seconds").to_string();
+        assert!(
+            error.contains("beyond 60 for 10 s: bad crc at 101"),
+            "{error}"
+        );
+        growth.look(61, None, at(30));
+        assert!(growth.check(master).is_ok());
+        let mut patient = Growth::new(None, 0, begin);
+        patient.look(0, None, at(1 << 20));
+        assert!(patient.check(master).is_ok(), "nobody waits for it");
     }
 
     #[test]
