@@ -1,6 +1,7 @@
 //! The Java side: one run of `rocketmq-peer`, or a replica that stays and is told what to be.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -44,6 +45,8 @@ pub(crate) struct Replica {
     process: Child,
     orders: ChildStdin,
     answers: Receiver<String>,
+    /// What it writes to its standard error, for a report.
+    errors: File,
 }
 
 /// What a replica answers to an order.
@@ -69,13 +72,14 @@ pub(crate) struct Answer {
 impl Replica {
     /// Opens `dir` as a store of RocketMQ's and waits for a role. It grants itself every SyncStateSet.
     pub(crate) fn start(dir: &Path, id: u64, more: &[&str]) -> Self {
+        let errors = tempfile::tempfile().expect("a temporary file");
         let mut process = command(dir, "serve")
             .args(["--id", &id.to_string(), "--small-only", "--accept-sets"])
             .args(["--seed", &id.to_string()])
             .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(errors.try_clone().expect("a second handle"))
             .spawn()
             .expect("the Java side starts");
         let orders = process.stdin.take().expect("piped");
@@ -95,6 +99,7 @@ impl Replica {
             process,
             orders,
             answers,
+            errors,
         };
         let port = replica.answer("start").ha_port;
         replica.ha_addr.set_port(port);
@@ -105,9 +110,9 @@ impl Replica {
         let line = self
             .answers
             .recv_timeout(PATIENCE)
-            .unwrap_or_else(|error| panic!("RocketMQ replica {}, {order}: {error}", self.id));
+            .unwrap_or_else(|error| panic!("{self}, {order}: {error}"));
         let answer: Answer = serde_json::from_str(&line).expect("an answer in JSON");
-        assert!(answer.ok, "RocketMQ replica {}, {order}: {line}", self.id);
+        assert!(answer.ok, "{self}, {order}: {line}");
         answer
     }
 
@@ -147,6 +152,24 @@ impl Replica {
     pub(crate) fn kill(mut self) {
         self.process.kill().expect("it is ours");
         self.process.wait().expect("it ends");
+    }
+}
+
+/// Its number, and the end of what it said on standard error.
+impl std::fmt::Display for Replica {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const SHOWN: u64 = 4 << 10;
+        let mut errors = &self.errors;
+        let mut text = Vec::new();
+        let read = errors
+            .metadata()
+            .and_then(|it| errors.seek(SeekFrom::Start(it.len().saturating_sub(SHOWN))))
+            .and_then(|_| errors.read_to_end(&mut text));
+        let text = match &read {
+            Ok(_) => String::from_utf8_lossy(&text),
+            Err(error) => error.to_string().into(),
+        };
+        write!(f, "RocketMQ replica {} (it says: {text})", self.id)
     }
 }
 
