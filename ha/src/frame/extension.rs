@@ -207,7 +207,7 @@ impl FrameChecksum {
 
     /// The next bytes of the body.
     pub fn add(&mut self, bytes: &[u8]) {
-        self.so_far = crc32c::crc32c_append(self.so_far, bytes);
+        self.so_far = checksum_on(self.so_far, bytes);
         self.left = self
             .left
             .saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
@@ -228,6 +228,16 @@ impl FrameChecksum {
         }
         checked("transfer frame", self.told, self.so_far)
     }
+}
+
+/// Bytes summed in one go. Over many KiB the library reads three places far apart at once, which the processor
+/// does not read ahead of: bytes that come from memory take 1.7 times as long then.
+const SUMMED_AT_ONCE: usize = 4 << 10;
+
+/// The CRC-32C of what gave `crc` and these bytes behind it.
+pub(super) fn checksum_on(crc: u32, bytes: &[u8]) -> u32 {
+    let pieces = bytes.chunks(SUMMED_AT_ONCE);
+    pieces.fold(crc, crc32c::crc32c_append)
 }
 
 pub(super) fn checked(what: &'static str, told: u32, own: u32) -> Result<(), FrameError> {

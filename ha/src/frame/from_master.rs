@@ -4,7 +4,7 @@
 
 use epochlog_engine::{Epoch, EpochEntry, MAX_EPOCH, Offset};
 
-use super::extension::{BLOCK_PREFIX_LEN, Capabilities, Extension, FrameChecksum};
+use super::extension::{BLOCK_PREFIX_LEN, Capabilities, Extension, FrameChecksum, checksum_on};
 use super::{
     CHECKED_HEADER_LEN, Decoded, ENTRY_LEN, FrameError, JAVA_SLAVE_BUFFER_LEN, MAX_BODY_LEN,
     MAX_EXTENDED_BODY_LEN, STATE_HANDSHAKE, STATE_TRANSFER, TRANSFER_HEADER_LEN, be_i32, be_u32,
@@ -135,7 +135,7 @@ impl TransferHeader {
         debug_assert_eq!(self.body_len as usize, body.len());
         let mut out = [0; CHECKED_HEADER_LEN];
         self.put(&mut out[..TRANSFER_HEADER_LEN]);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&out[..TRANSFER_HEADER_LEN]), body);
+        let crc = checksum_on(crc32c::crc32c(&out[..TRANSFER_HEADER_LEN]), body);
         out[TRANSFER_HEADER_LEN..].copy_from_slice(&crc.to_be_bytes());
         out
     }

@@ -313,3 +313,16 @@ fn large_bodies_need_both_sides() {
     ));
     assert!(body(Capabilities::LARGE_BODIES).unwrap().frame.is_some());
 }
+
+#[test]
+fn a_checksum_is_the_same_however_the_bytes_are_cut() {
+    let bytes: Vec<u8> = (0..3 * SUMMED_AT_ONCE + 5)
+        .map(|n| u8::try_from(n * 31 % 251).expect("below 251"))
+        .collect();
+    let whole = crc32c::crc32c(&bytes);
+    assert_eq!(checksum_on(0, &bytes), whole);
+    for at in [0, 1, SUMMED_AT_ONCE - 1, SUMMED_AT_ONCE, bytes.len()] {
+        let (front, back) = bytes.split_at(at);
+        assert_eq!(checksum_on(checksum_on(0, front), back), whole, "{at}");
+    }
+}

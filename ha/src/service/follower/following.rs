@@ -260,6 +260,8 @@ impl Following {
         let coming = match (more_is_there, &self.busy) {
             (true, _) => Coming::There,
             (false, Busy::Body { .. }) => Coming::Begun { silent },
+            // A write whose ack is waited for lies behind all that the master has told of.
+            _ if self.master_end > Some(core.store.end_offset()) => Coming::Known { silent },
             _ => Coming::Nothing,
         };
         if self.reports.may_wait(coming, now_ms()) {

@@ -24,6 +24,8 @@ pub(super) enum Coming {
     Nothing,
     /// A body has begun; `silent`: nothing of it came for [`REPORT_WAIT`].
     Begun { silent: bool },
+    /// The master has told of bytes that have not begun to come; `silent` as above.
+    Known { silent: bool },
     /// Bytes are here that were not looked at yet.
     There,
 }
@@ -51,7 +53,12 @@ impl Reports {
         let Some((offset, since_ms)) = self.unsent else {
             return false;
         };
-        !matches!(coming, Coming::Nothing | Coming::Begun { silent: true })
+        let comes = match coming {
+            Coming::Nothing => false,
+            Coming::Begun { silent } | Coming::Known { silent } => !silent,
+            Coming::There => true,
+        };
+        comes
             && offset.saturating_sub(self.sent) < UNREPORTED_MAX
             && now_ms.saturating_sub(since_ms) < HELD_MAX_MS
     }
@@ -87,14 +94,22 @@ mod tests {
     #[test]
     fn a_report_waits_for_what_has_begun_and_for_no_more() {
         let mut reports = Reports::default();
-        for coming in [Coming::Nothing, GOES_ON, STALLS, Coming::There] {
+        let told = |silent| Coming::Known { silent };
+        let all = [
+            Coming::Nothing,
+            GOES_ON,
+            STALLS,
+            Coming::There,
+            told(false),
+            told(true),
+        ];
+        for coming in all {
             assert!(!reports.may_wait(coming, 0), "nothing is due: {coming:?}");
         }
         assert_eq!(reports.take(), None);
         reports.due(1000, 50);
-        let may = [Coming::Nothing, GOES_ON, STALLS, Coming::There];
-        let may = may.map(|coming| reports.may_wait(coming, 50));
-        assert_eq!(may, [false, true, false, true]);
+        let may = all.map(|coming| reports.may_wait(coming, 50));
+        assert_eq!(may, [false, true, false, true, true, false]);
         // A newer one takes its place and does not begin the wait anew.
         reports.due(2000, 51);
         assert!(reports.may_wait(GOES_ON, 51));
