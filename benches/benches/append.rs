@@ -19,6 +19,9 @@ use epochlog_benches::stores::{Scratch, body, message};
 use epochlog_engine::{EncodeOptions, EpochEntry, Message, encoded_len};
 
 const BYTES: u64 = 32 << 20;
+/// For threads, which need some time until all of them run.
+const BYTES_OF_THREADS: u64 = 56 << 20;
+const SEGMENT_OF_THREADS: u64 = 60 << 20;
 /// One segment holds all of an iteration: rolling is not measured here.
 const SEGMENT: u64 = 40 << 20;
 const THREADS: u64 = 4;
@@ -47,14 +50,14 @@ fn in_pieces(count: u64, piece: u64, mut one: impl FnMut(u64)) -> Duration {
 }
 
 /// A master with one message and all pages of its segment in place.
-fn ready() -> Scratch {
-    let scratch = Scratch::filled(SEGMENT, 1, 1).expect("a store in TMPDIR");
+fn ready(segment: u64) -> Scratch {
+    let scratch = Scratch::filled(segment, 1, 1).expect("a store in TMPDIR");
     scratch.wait_for_pages();
     scratch
 }
 
 fn append(body: &[u8], count: u64) -> Duration {
-    let scratch = ready();
+    let scratch = ready(SEGMENT);
     let message = message(body);
     let elapsed = in_pieces(count, PIECE, |_| {
         scratch.store.append(&message).expect("room for it");
@@ -65,7 +68,7 @@ fn append(body: &[u8], count: u64) -> Duration {
 
 /// `producers` threads share `count` messages, each with a queue of its own.
 fn append_threads(body: &[u8], count: u64, producers: u64) -> Duration {
-    let scratch = ready();
+    let scratch = ready(SEGMENT_OF_THREADS);
     let store = &scratch.store;
     let before = store.end_offset();
     let ready = Barrier::new(usize::try_from(producers).unwrap_or(0));
@@ -100,7 +103,7 @@ fn append_threads(body: &[u8], count: u64, producers: u64) -> Duration {
 }
 
 fn append_batches(body: &[u8], count: u64) -> Duration {
-    let scratch = ready();
+    let scratch = ready(SEGMENT);
     let batch = vec![message(body); usize::try_from(BATCH).unwrap_or(0)];
     let batches = count / BATCH;
     let elapsed = in_pieces(batches, (PIECE / BATCH).min(batches / 2), |_| {
@@ -139,6 +142,8 @@ fn bench(criterion: &mut Criterion) {
         let record_len =
             encoded_len(&message(&body), EncodeOptions::default()).expect("a legal message");
         let count = BYTES / record_len as u64;
+        let more = BYTES_OF_THREADS / record_len as u64;
+        let scale = count as f64 / more as f64;
         let mut group = criterion.benchmark_group(format!("append/{}KiB", len >> 10));
         group.throughput(Throughput::Bytes(count * record_len as u64));
         group
@@ -158,11 +163,11 @@ fn bench(criterion: &mut Criterion) {
             ),
             (
                 "append_1_thread",
-                Box::new(move || append_threads(body, count, 1)),
+                Box::new(move || append_threads(body, more, 1).mul_f64(scale)),
             ),
             (
                 "append_4_threads",
-                Box::new(move || append_threads(body, count, THREADS)),
+                Box::new(move || append_threads(body, more, THREADS).mul_f64(scale)),
             ),
         ];
         for (name, once) in &mut subjects {

@@ -11,7 +11,7 @@
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Moves, Mutex, MutexGuard};
 
 use crate::error::Error;
 use crate::growth::deadline;
@@ -29,7 +29,8 @@ pub(crate) struct Flush {
     /// Held while segments are synced: whoever waits for it finds a sync that began after its write.
     sync: Mutex<()>,
     progress: Mutex<Progress>,
-    moved: Condvar,
+    /// The mark has moved, or will not any more.
+    moved: Moves,
     /// Repeats the mark for readers.
     flushed: AtomicU64,
     failed: AtomicBool,
@@ -75,7 +76,7 @@ impl Flush {
         Self {
             sync: Mutex::new(()),
             progress: Mutex::new(progress),
-            moved: Condvar::new(),
+            moved: Moves::new(),
             flushed: AtomicU64::new(flushed),
             failed: AtomicBool::new(false),
             wanted: Mutex::new(false),
@@ -117,7 +118,7 @@ impl Flush {
         let mut progress = self.progress.lock();
         progress.flushed = to;
         self.flushed.store(to, Ordering::SeqCst);
-        self.moved.notify_all();
+        self.moved.announce();
     }
 
     /// The log was moved to begin, empty, at `to`.
@@ -130,8 +131,7 @@ impl Flush {
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.request();
-        drop(self.progress.lock());
-        self.moved.notify_all();
+        self.moved.announce();
     }
 
     fn request(&self) {
@@ -206,8 +206,8 @@ impl Shared {
         }
         progress.flushed = end;
         self.flush.flushed.store(end, Ordering::SeqCst);
-        self.flush.moved.notify_all();
         drop(progress);
+        self.flush.moved.announce();
         self.wake_for_flushed();
         disk.proven = Some((end, last_record, last_store_ms));
         let due =
@@ -241,12 +241,15 @@ impl Shared {
     /// Waits until everything below `offset` is durable, for `timeout` at most.
     pub(crate) fn wait_flushed(&self, offset: Offset, timeout: Duration) -> Result<Offset, Error> {
         let deadline = deadline(timeout);
-        let mut progress = self.flush.progress.lock();
         let mut requested = false;
-        while progress.flushed < offset {
-            if progress.failed.is_some() {
-                return Err(progress.failure());
+        let mut timed_out = false;
+        loop {
+            let moves = self.flush.moved.count();
+            let flushed = self.flush.flushed();
+            if flushed >= offset {
+                return Ok(flushed);
             }
+            self.flush.check()?;
             if self.flush.stopping.load(Ordering::SeqCst) {
                 return Err(Error::Closed);
             }
@@ -258,20 +261,18 @@ impl Shared {
                     end,
                 });
             }
+            if timed_out {
+                return Err(Error::FlushTimeout { offset, flushed });
+            }
             if !requested {
-                MutexGuard::unlocked(&mut progress, || self.flush.request());
+                self.flush.request();
                 // Whatever moved in between, a cut or a stop too, is seen before the wait begins.
                 requested = true;
                 continue;
             }
             requested = false;
-            let waited = self.flush.moved.wait_until(&mut progress, deadline);
-            let flushed = progress.flushed;
-            if waited.timed_out() && flushed < offset && progress.failed.is_none() {
-                return Err(Error::FlushTimeout { offset, flushed });
-            }
+            timed_out = self.flush.moved.wait(moves, deadline);
         }
-        Ok(progress.flushed)
     }
 
     /// Lets a writer wait while too much is not yet durable, and wakes the background sync in time.
@@ -312,7 +313,7 @@ impl Shared {
                 }
             }
         }
-        self.flush.moved.notify_all();
+        self.flush.moved.announce();
         error
     }
 }

@@ -14,6 +14,8 @@
     reason = "a slice of a shared mapping can only be made from a raw pointer"
 )]
 
+#[path = "region/background.rs"]
+pub(crate) mod background;
 #[cfg(test)]
 #[path = "region/heap.rs"]
 pub(crate) mod heap;

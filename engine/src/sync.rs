@@ -6,8 +6,12 @@
 //! replay each. What is static, and lives longer than one such run, uses parking_lot and std directly.
 
 #[cfg(not(feature = "interleave"))]
+mod moves;
+#[cfg(not(feature = "interleave"))]
 mod runs;
 
+#[cfg(not(feature = "interleave"))]
+pub(crate) use moves::Moves;
 #[cfg(not(feature = "interleave"))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(not(feature = "interleave"))]
@@ -18,6 +22,6 @@ pub(crate) use std::{sync::atomic, thread};
 #[cfg(feature = "interleave")]
 mod interleaved;
 #[cfg(feature = "interleave")]
-pub(crate) use interleaved::{Condvar, Mutex, MutexGuard, RwLock, lock_in_runs};
+pub(crate) use interleaved::{Condvar, Moves, Mutex, MutexGuard, RwLock, lock_in_runs};
 #[cfg(feature = "interleave")]
 pub(crate) use shuttle::{sync::atomic, thread};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::durable::calls;
 use crate::error::Error;
 use crate::position::Offset;
+use crate::region::background::give_way;
 use crate::segment::{Segment, to_len};
 use crate::steps::{roll_steps, run_segment_steps, unlink_steps};
 
@@ -26,6 +27,10 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Runs until [`CommitLog::stop_prepare`].
 pub(crate) fn prepare_loop(log: &CommitLog) {
+    // An appender that rolls wakes this thread: without this, one of a hundred lost its core to it for some ms.
+    if let Err(error) = give_way() {
+        tracing::debug!(%error, "segments are made ready at the expense of whoever writes");
+    }
     let mut faulted: Offset = log.end();
     let mut refused = false;
     while log.wait_prepare(refused.then_some(RETRY)) {
@@ -58,7 +63,8 @@ impl CommitLog {
         !self.stopping.load(Ordering::SeqCst)
     }
 
-    /// The writer has come to `end`; wakes the thread when it should fault further pages in.
+    /// The writer has come to `end`, and holds no lock; wakes the thread when it should fault further pages
+    /// in, or has to replace a segment that was ready.
     pub(super) fn written_to(&self, end: Offset) {
         if end >= self.prefault_from.load(Ordering::Relaxed) && self.settings.prefault_ahead > 0 {
             self.prefault_from
@@ -86,7 +92,9 @@ impl CommitLog {
 
     fn take_ready(&self, base: Offset) -> Option<Arc<Segment>> {
         let segment = self.ready.lock().take(base)?;
-        self.wake_prepare();
+        // The wake comes with the next `written_to`: the append lock is held here. Whoever overwrites this mark
+        // wakes the thread after that.
+        self.prefault_from.store(0, Ordering::Relaxed);
         Some(segment)
     }
 

@@ -18,7 +18,6 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard {
-            mutex: self,
             held: Some(self.hold()),
         }
     }
@@ -43,17 +42,7 @@ pub(crate) fn lock_in_runs<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Holds nothing only inside a call that gives it up for a while.
 pub(crate) struct MutexGuard<'a, T> {
-    mutex: &'a Mutex<T>,
     held: Option<sync::MutexGuard<'a, T>>,
-}
-
-impl<T> MutexGuard<'_, T> {
-    pub(crate) fn unlocked<R>(this: &mut Self, work: impl FnOnce() -> R) -> R {
-        this.held = None;
-        let done = work();
-        this.held = Some(this.mutex.hold());
-        done
-    }
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -117,6 +106,38 @@ impl Condvar {
 
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
+    }
+}
+
+/// As its namesake, of a lock and a condition.
+pub(crate) struct Moves {
+    count: Mutex<u32>,
+    moved: Condvar,
+}
+
+impl Moves {
+    pub(crate) const fn new() -> Self {
+        Self {
+            count: Mutex::new(0),
+            moved: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        *self.count.lock()
+    }
+
+    pub(crate) fn announce(&self) {
+        *self.count.lock() += 1;
+        self.moved.notify_all();
+    }
+
+    pub(crate) fn wait(&self, seen: u32, _deadline: Instant) -> bool {
+        let mut count = self.count.lock();
+        while *count == seen {
+            self.moved.wait(&mut count);
+        }
+        false
     }
 }
 
