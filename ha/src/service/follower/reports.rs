@@ -3,6 +3,7 @@
 //!
 //! Invariant: no report is held for longer than [`REPORT_WAIT`] while the master sends nothing, nor for
 //! longer than [`HELD_MAX_MS`] whatever it sends, nor while [`UNREPORTED_MAX`] bytes or more wait for one.
+//! The first report of a connection is not held: the master sends nothing before it.
 //!
 //! Pure: time is an argument.
 
@@ -35,8 +36,8 @@ pub(super) enum Coming {
 pub(super) struct Reports {
     /// The one that waits, since when in ms; only the newest offset counts.
     unsent: Option<(Offset, u64)>,
-    /// The offset that went out last.
-    sent: Offset,
+    /// The offset that went out last; none before the first report, for which the master waits.
+    sent: Option<Offset>,
     /// A send is under way: the next begins when it is done.
     sending: bool,
 }
@@ -50,7 +51,7 @@ impl Reports {
 
     /// Whether the report that is due may wait, so that it covers what is coming too.
     pub(super) fn may_wait(&self, coming: Coming, now_ms: u64) -> bool {
-        let Some((offset, since_ms)) = self.unsent else {
+        let (Some((offset, since_ms)), Some(sent)) = (self.unsent, self.sent) else {
             return false;
         };
         let comes = match coming {
@@ -59,7 +60,7 @@ impl Reports {
             Coming::There => true,
         };
         comes
-            && offset.saturating_sub(self.sent) < UNREPORTED_MAX
+            && offset.saturating_sub(sent) < UNREPORTED_MAX
             && now_ms.saturating_sub(since_ms) < HELD_MAX_MS
     }
 
@@ -69,7 +70,7 @@ impl Reports {
             return None;
         }
         let (offset, _) = self.unsent.take()?;
-        self.sent = offset;
+        self.sent = Some(offset);
         Some(offset)
     }
 
@@ -107,6 +108,11 @@ mod tests {
             assert!(!reports.may_wait(coming, 0), "nothing is due: {coming:?}");
         }
         assert_eq!(reports.take(), None);
+        reports.due(900, 49);
+        for coming in all {
+            assert!(!reports.may_wait(coming, 49), "the first: {coming:?}");
+        }
+        assert_eq!(reports.take(), Some(900));
         reports.due(1000, 50);
         let may = all.map(|coming| reports.may_wait(coming, 50));
         assert_eq!(may, [false, true, false, true, true, false]);
