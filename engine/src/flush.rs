@@ -241,9 +241,9 @@ impl Shared {
     /// Waits until everything below `offset` is durable, for `timeout` at most.
     pub(crate) fn wait_flushed(&self, offset: Offset, timeout: Duration) -> Result<Offset, Error> {
         let deadline = deadline(timeout);
-        let mut requested = false;
         let mut timed_out = false;
         loop {
+            // Whatever moves from here on, a cut or a stop too, ends the wait below.
             let moves = self.flush.moved.count();
             let flushed = self.flush.flushed();
             if flushed >= offset {
@@ -264,13 +264,7 @@ impl Shared {
             if timed_out {
                 return Err(Error::FlushTimeout { offset, flushed });
             }
-            if !requested {
-                self.flush.request();
-                // Whatever moved in between, a cut or a stop too, is seen before the wait begins.
-                requested = true;
-                continue;
-            }
-            requested = false;
+            self.flush.request();
             timed_out = self.flush.moved.wait(moves, deadline);
         }
     }

@@ -17,9 +17,8 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard {
-            held: Some(self.hold()),
-        }
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        MutexGuard { held: Some(held) }
     }
 
     #[expect(
@@ -29,10 +28,6 @@ impl<T> Mutex<T> {
     pub(crate) fn try_lock_until(&self, _deadline: Instant) -> Option<MutexGuard<'_, T>> {
         Some(self.lock())
     }
-
-    fn hold(&self) -> sync::MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Shuttle changes threads at every lock anyway.
@@ -40,7 +35,7 @@ pub(crate) fn lock_in_runs<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Holds nothing only inside a call that gives it up for a while.
+/// Holds nothing only while it waits for a condition.
 pub(crate) struct MutexGuard<'a, T> {
     held: Option<sync::MutexGuard<'a, T>>,
 }

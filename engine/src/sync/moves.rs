@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use rustix::thread::futex::{Flags, Timespec, wait, wake};
 
 /// How often something has moved.
-#[derive(Default)]
 pub(crate) struct Moves(AtomicU32);
 
 impl Moves {
